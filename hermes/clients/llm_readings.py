@@ -16,7 +16,7 @@ from hermes.compiled import check_overrides, mypyc_attr
 from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
-from hermes.core.generation import Generation
+from hermes.core.generation import Generation, token_delay_ns
 from hermes.core.record import MachineInfo, SharingInfo
 from hermes.core.scraped import EngineLimits, EngineState, ForwardPass
 from hermes.core.stage import Stage
@@ -118,6 +118,37 @@ class LLMReadings:
         """Return the steps of the run in flight that have started. At a step's end the next one has not."""
         steps = self.steps
         return bisect_left(steps.view, self.env._now, steps.pos, steps.pos + self._flight.planned - 1) - steps.pos + 1
+
+    def sent_tokens(self, stage: Generation) -> tuple[int, int]:
+        """See `hermes.core.client.Streaming`. Answers of a batch that returns together come with its end."""
+        if stage.first_step < 0 or self.returns_together:
+            return 0, -1
+        done, now, plan, ticks = self.steps_done(), self.env._now, self._flight.plan, self.ticks
+        clock = self.scheduler.group.clock + (done if plan is not None and plan.decodes else 0)
+        sent = self.num_steps + done
+        while sent and self._sent_ns(sent - 1) > now:   # the front end has its tokens still
+            sent -= 1
+        segments = [*(stage.segments or ())]
+        if stage.emit_step >= 0:
+            segments.append((stage.emit_step, stage.join_tick, clock))
+        count, last = 0, -1
+        for emit, start, stop in segments:
+            if 0 <= emit < sent:
+                count, last = count + 1, emit
+            if ticks is None:
+                stop = min(stop, sent)
+                step = stop - 1
+            else:
+                known = len(ticks)
+                stop = min(stop, bisect_left(ticks, sent) if sent <= self.num_steps else known + sent - self.num_steps)
+                step = -1 if stop <= start else ticks[stop - 1] if stop <= known else self.num_steps + stop - 1 - known
+            if stop > start:
+                count, last = count + stop - start, step
+        return min(count, stage.target_tokens - stage.given), self._sent_ns(last) if count else -1
+
+    def _sent_ns(self, step: int) -> int:
+        """Return when users have the tokens of a step."""
+        return self.steps.before(self.num_steps - step) + token_delay_ns(self, step)  # type: ignore[arg-type]
 
     @property
     def stalls(self) -> list[tuple[int, int, int]]:

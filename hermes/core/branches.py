@@ -80,20 +80,24 @@ _TAKEN_OVER = ("num_computed", "num_tokens", "assigned_ns", "start_ns", "first_t
 
 
 class SharedPrompt:
-    """Content of a sequence with the prompt of another, `lead`: up to the prompt's end their blocks are the same."""
+    """Content of a sequence with the first tokens of another, `lead`: up to there their blocks are the same.
 
-    __slots__ = ("_lead", "adapter")
+    Args:
+        sent: Output tokens of `lead` that it has, too, after the prompt.
+    """
 
-    def __init__(self, lead: Generation) -> None:
-        self._lead = lead
+    __slots__ = ("_lead", "_tokens", "adapter")
+
+    def __init__(self, lead: Generation, sent: int = 0) -> None:
+        self._lead, self._tokens = lead, lead.prompt_tokens + sent
         self.adapter: int = getattr(lead.content, "adapter", 0)
 
     def block_key(self, index: int, block_size: int) -> object:
         lead = self._lead
-        return lead.block_key(index, block_size) if (index + 1) * block_size <= lead.prompt_tokens else None
+        return lead.block_key(index, block_size) if (index + 1) * block_size <= self._tokens else None
 
     def name_runs(self, block_size: int) -> NameRuns:
-        whole = self._lead.prompt_tokens // block_size
+        whole = self._tokens // block_size
         for name, end in self._lead.name_runs(block_size):
             if end >= whole:
                 yield name, whole

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOADS", "Aborting", "Client", "ClientEvents", "ClientView", "Columns", "LoadLine", "SequenceDone", "StageDone",
-    "Store", "TakingOver", "Track",
+    "Store", "Streaming", "TakingOver", "Track",
 ]
 
 Columns = dict[str, IntArray]
@@ -239,6 +239,15 @@ class Aborting(Protocol):
     def kill(self, stages: list[Any]) -> None:   # Any: as of `Client.submit`
         """Go down at this instant with these stages, all that it has; `ClientEvents.aborted` follows for each.
         The step in flight emits nothing. It gets no more until it starts again."""
+        ...
+
+
+class Streaming(Protocol):
+    """A client whose users get tokens as they come."""
+
+    def sent_tokens(self, stage: Generation) -> tuple[int, int]:
+        """Return the tokens of a generation that its user has from this client, and since when it has the last one in
+        ns (-1 without one)."""
         ...
 
 

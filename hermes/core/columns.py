@@ -100,6 +100,17 @@ class StepLog:
         self.pos = 0
         self.size = len(self.buffer)
 
+    def before(self, back: int) -> int:
+        """Return the end time `back` places before `pos`; negative: of a step that is planned."""
+        if back <= self.pos:
+            return int(self.buffer[self.pos - back])
+        back -= self.pos
+        for piece in reversed(self._full):
+            if back <= len(piece):
+                break
+            back -= len(piece)
+        return int(piece[-back])
+
     def reserve(self, num_steps: int) -> None:
         """Make room for `num_steps` more end times in one piece, at `pos`; a new buffer begins at 0."""
         if self.pos + num_steps > len(self.buffer):

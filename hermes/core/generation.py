@@ -53,6 +53,7 @@ class Generation(Stage):
             that (see `LLMScheduler`).
         segments: (emit_step, join_tick, end_tick) of earlier admissions; None for the many without interruption.
         preemptions: Number of preemptions.
+        carried: Output tokens at the end of its prompt, which attempts at it before gave.
 
     Fields of a generation that two clients serve:
 
@@ -90,6 +91,7 @@ class Generation(Stage):
     join_tick = 0
     segments: Segments | None = None
     preemptions = 0
+    carried = 0
 
     decode_on: Client | None = None
     hands_over = False

@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import IntEnum
 
 __all__ = [
-    "CAPACITY", "DEAD", "DRAINS", "EARLY", "FLOW_CONTROL", "GAVE_UP", "LATE", "NAMES", "NEVER_FITS", "NO_REPLICA",
-    "Reason",
+    "CAPACITY", "CUT_OFF", "DEAD", "DRAINS", "EARLY", "ENDED", "FLOW_CONTROL", "GAVE_UP", "LATE", "NAMES", "NEVER_FITS",
+    "NO_REPLICA", "Reason",
 ]
 
 GAVE_UP = "its client gave up: "   # begins the reason for which an impatient client's request counts as rejected
@@ -22,6 +22,11 @@ CAPACITY, FLOW_CONTROL, NO_REPLICA = "capacity", "flow control", "replicas"
 # What binds in a fleet: a replica that is down and still chosen, time-outs, requests bound before others were free, and
 # replicas that are stopped while they drain.
 DEAD, LATE, EARLY, DRAINS = "dead replica", "time-outs", "early binding", "drains"
+
+
+# What becomes of a replica whose drain is over; the second: it has told its clients that their answers end.
+CUT_OFF = "was stopped while it drained"
+ENDED = f"{CUT_OFF}, and ended its answers"
 
 
 class Reason(IntEnum):

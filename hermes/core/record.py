@@ -23,9 +23,10 @@ __all__ = [
     "APART", "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "AWAY", "BELIEVED", "BURSTS", "CALL_FIELDS", "CIRCUIT_FIELDS", "CUT",
     "DOWN", "DRAINING", "FATES", "GATEWAY_WAIT", "GONE", "GROUPINGS", "HALT_FIELDS", "HALT_LIMITS", "HEARTBEAT",
     "HELD_FIELDS", "HELD_OUTCOMES", "INCIDENT_EVENTS", "INCIDENT_FIELDS", "LIVENESS", "MEMBER_STATES", "MENDED",
-    "NOTICE", "PROBE", "QUEUED_FIELDS", "READY", "RECLAIMED", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE",
-    "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "STRUCK", "TRANSFER_FIELDS",
-    "ClientInfo", "Describe", "Labels", "MachineInfo", "Notes", "Offered", "RunRecord", "SharingInfo", "TierInfo",
+    "MIGRATION_FIELDS", "NOTICE", "PROBE", "QUEUED_FIELDS", "READY", "RECLAIMED", "RUN_COLUMNS", "RUN_FIELDS",
+    "RUN_NARROW", "SPARE", "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED",
+    "STRUCK", "TRANSFER_FIELDS", "ClientInfo", "Describe", "Labels", "MachineInfo", "Notes", "Offered", "RunRecord",
+    "SharingInfo", "TierInfo",
 ]
 
 GROUPINGS = ("band", "class", "tenant")   # labels of requests by which a gateway tells them apart
@@ -36,7 +37,7 @@ APART = "workloads begin or end at different times"
 STARTING, READY, DRAINING, GONE, DOWN, SPARE = 0, 1, 2, 3, 4, 5
 MEMBER_STATES = ("starting", "ready", "draining", "gone", "down", "spare")
 CUT, RECLAIMED = "grace period over", "reclaimed"   # why a replica is gone that was cut while it drained
-ATTEMPT_OUTCOMES = ("running", "completed", "failed", "timed out", "cancelled", "revoked")
+ATTEMPT_OUTCOMES = ("running", "completed", "failed", "timed out", "cancelled", "revoked", "migrated")
 BELIEVED = "believed_cached_tokens"   # note: tokens of its prompts that routers believed to be cached
 GATEWAY_WAIT = "gateway_wait_s"   # note: time that its calls waited for the capacity of gateways
 # why a gateway answered a request with an error; the last two only with flow control or admission
@@ -103,6 +104,13 @@ CALL_FIELDS = (   # the way of calls through a gateway, by the number of the cal
 QUEUED_FIELDS = (   # waits of calls for a ready client, where no flow control holds them
     "call", "asked_ns",
     "left_ns",          # -1 while it waits
+)
+MIGRATION_FIELDS = (   # calls that went on at another client after an attempt, in order of time
+    "attempt",          # its number in ATTEMPT_FIELDS
+    "to",               # that of the next attempt that a client began; -1 for none
+    "sent",             # output tokens that the user had of it: the next prompt ends with them
+    "late",             # 1 if it had given no token for too long, 0 if it had failed
+    "recomputed",       # prompt tokens of the next attempt that an earlier one had computed and no cache held
 )
 HALT_FIELDS = (   # spans in which calls waited in the queue of flow control, by what kept them there
     "gateway",
@@ -321,6 +329,7 @@ class RunRecord:
     calls: dict[str, IntArray] = field(default_factory=dict)    # CALL_FIELDS, with a gateway
     queued: dict[str, IntArray] = field(default_factory=dict)   # QUEUED_FIELDS, with a gateway whose queue was used
     halts: dict[str, IntArray] = field(default_factory=dict)    # HALT_FIELDS, with flow control
+    migrations: dict[str, IntArray] = field(default_factory=dict)   # MIGRATION_FIELDS, where a gateway migrates
     # Of requests that their clients offered again: "request", and "offered_ns", when they last did.
     offers: dict[str, IntArray] = field(default_factory=dict)
     incidents: dict[str, IntArray] = field(default_factory=dict)   # INCIDENT_FIELDS, where failures struck
@@ -342,7 +351,8 @@ class RunRecord:
         """Whether each stage is no attempt that came to nothing: failed, timed out or cancelled. Shape (stages,)."""
         if not self.attempts:
             return np.ones(len(self.stages["client"]), dtype=bool)
-        done = self.attempts["outcome"] <= ATTEMPT_OUTCOMES.index("completed")
+        outcome = self.attempts["outcome"]
+        done = (outcome <= ATTEMPT_OUTCOMES.index("completed")) | (outcome == ATTEMPT_OUTCOMES.index("migrated"))
         mine = self.stage_attempts
         return np.asarray((mine < 0) | np.append(done, True)[mine])
 

@@ -225,8 +225,12 @@ def _dynamo(flags: Flags) -> RouterRead:
     routers: dict[str, Any] = {"kv": None, "round-robin": {"kind": "round_robin"}, "random": {"kind": "random"},
                                "power-of-two": {"kind": "power_of_two", "load": "requests"}}
     mode = _one_of(flags, "router-mode", "round-robin", routers)
+    gateway: dict[str, Any] = {}
+    if limit := _whole(flags, "migration-limit", 0):   # otherwise nothing migrates
+        longest = _whole(flags, "migration-max-seq-len", 0)
+        gateway = {"gateway": {"migration": {"limit": limit} | ({"max_seq_len": longest} if longest else {})}}
     if routers[mode] is not None:
-        return RouterRead({"router": routers[mode]})
+        return RouterRead({"router": routers[mode]} | gateway)
     events = next((not name.startswith("no-") for name in reversed(flags) if name in DYNAMO.switches), True)
     ttl = _number(flags, "router-ttl-secs", _number(flags, "router-ttl", 120))
     credit, scale = _number(flags, "router-kv-overlap-score-credit", 1), _number(flags, "router-prefill-load-scale", 1)
@@ -237,4 +241,4 @@ def _dynamo(flags: Flags) -> RouterRead:
     return RouterRead({"router": {
         "kind": "dynamo_kv", "caches": {"kind": "events"} if events else {"kind": "approximate", "ttl": ttl},
         "overlap_credit": credit, "host_credit": _number(flags, "router-host-cache-hit-weight", 0.75),
-        "prefill_load_scale": scale, "temperature": _number(flags, "router-temperature", 0)}})
+        "prefill_load_scale": scale, "temperature": _number(flags, "router-temperature", 0)}} | gateway)

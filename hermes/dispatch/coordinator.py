@@ -253,7 +253,7 @@ class Coordinator:
         seq = stage if isinstance(stage, Generation) else None
         if seq is not None:
             if request.max_new_tokens:
-                seq.max_new_tokens = request.max_new_tokens
+                seq.max_new_tokens = request.max_new_tokens - seq.carried
             if seq.width > 1:
                 self._stage_count += seq.width - 1   # each branch has a number of its own
         if stage.content is None:

@@ -204,6 +204,9 @@ FLEET = _given("fleet", "replicas that come and go")
 LIVENESS = _given("fleet.liveness", "`fleet.liveness`")
 ENDLESS_HANG = Option("fleet.failures", "a hang without `lasts`", lambda case: any(
     one.kind == "hang" and one.lasts is None for one in case.value("fleet.failures") or ()))   # type: ignore[attr-defined]
+DRAIN_END = _given("fleet.drain.end", "end")
+NO_GRACE = Option("fleet.drain.grace", "`grace: null`", lambda case: case.value("fleet.drain") is not None and (
+    case.value("fleet.drain.grace") is None))
 SHARED_SERVERS = _several("api_servers.engines", "api_servers.engines")
 ENGINE = _given("engine")
 ADAPTER_BYTES = _given("adapter_bytes")
@@ -431,6 +434,7 @@ OF_SCHEDULERS = (
         do="write `hybrid: false`"),
 )
 OF_FLEETS = (
+    Row(DRAIN_END, excludes=NO_GRACE, rule="a drain with `grace: null` cuts nothing", do="leave one of them out"),
     Row(ENDLESS_HANG, needs=LIVENESS, rule="nothing else ends a hang", do="give it, or `lasts`"),
 )
 OF_WORKLOADS = (

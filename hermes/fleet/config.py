@@ -104,6 +104,9 @@ class Drain(ConfigModel):
     grace: Duration | None = Field(default=30.0, gt=0)
     """Longest time from the decision, `pre_stop` included (`terminationGracePeriodSeconds`). `null`: the replica stays
     until its last answer."""
+    end: Literal["migrate", "cancel"] | None = None
+    """What becomes of answers that are cut: they `migrate` (`gateway.migration`), or the engine ends them itself
+    (`cancel`, as vLLM does at SIGTERM), so that they fail or are retried. Left out, they migrate if they can."""
 
     @model_validator(mode="after")
     def _sleeps_within_grace(self) -> Self:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from hermes.core.clock import AUTOSCALER, FAILURE, MEMBERSHIP, SETTLED, Clock, Tick
+from hermes.core.reasons import CUT_OFF, ENDED
 from hermes.core.record import CUT, DOWN, DRAINING, GONE, READY, RECLAIMED, SPARE, STARTING
 from hermes.core.scraped import EngineLimits, EngineState, Sample, Scrapable, Scraper, Together, times_of
 from hermes.errors import InputError, Verbatim
@@ -383,7 +384,7 @@ class Replicas(Observations):
     def _cut(self, slot: Slot, incarnation: int, reason: str, tick: Tick) -> None:
         """End a replica whose grace period is over, or whose node is gone, with all that it has."""
         if slot.state == DRAINING and slot.incarnation == incarnation and self._left():
-            self._kill_draining(slot, reason, "was stopped while it drained")
+            self._kill_draining(slot, reason, ENDED if self._drain.end == "cancel" else CUT_OFF)
 
     def _kill_draining(self, slot: Slot, reason: str, why: str) -> None:
         self._go(slot, reason)

@@ -26,10 +26,11 @@ class Call:
         members: The ready clients that may serve it, a list that changes.
         waits: Whether a part keeps it until a client is ready, or the pool has room.
         passed: Whether it has entered the gateway.
+        carried: Output tokens with which the next attempt begins; `lead`: the sequence that gave the last of them.
     """
 
-    __slots__ = ("asked_ns", "attempt", "begun", "first", "members", "number", "over", "passed", "request", "retrying",
-                 "stage", "timed", "tries", "turn", "used", "waits")
+    __slots__ = ("asked_ns", "attempt", "begun", "carried", "first", "lead", "members", "number", "over",
+                 "passed", "request", "retrying", "stage", "timed", "tries", "turn", "used", "waits")
 
     def __init__(self, request: Request, stage: Stage, number: int, places: int, asked_ns: int) -> None:
         self.request, self.stage, self.number, self.asked_ns = request, stage, number, asked_ns
@@ -40,6 +41,8 @@ class Call:
         self.retrying: int | None = None
         self.attempt: Attempt | None = None
         self.first: Generation | None = None
+        self.lead: Generation | None = None
+        self.carried = 0
         self.over = self.waits = self.passed = False
 
     def retried(self, budgets: list[RetryBudget], place: int | None) -> None:
@@ -53,14 +56,17 @@ class Call:
 
 class Attempt:
     """An attempt that a client may still work on, or send. `first`, `seq`: its sequence at its first and present
-    client; `computed`: whether only the front end has it."""
+    client; `computed`: whether only the front end has it; `sent`: the tokens that its user had when it was over, where
+    a gateway migrates, and `reached`: those whose KV had been computed."""
 
-    __slots__ = ("call", "client", "computed", "first", "id", "seq")
+    __slots__ = ("call", "client", "computed", "first", "id", "reached", "sent", "seq")
 
     def __init__(self, call: Call, number: int, seq: Stage, client: Client) -> None:
         self.call, self.id, self.client = call, number, client
         self.first = self.seq = seq
         self.computed = False
+        self.sent = self.reached = 0
+
 
 def copy_of(call: Call) -> Stage:
     """Return the stage that another attempt at a call dispatches: a copy, since an earlier one may still run."""
@@ -72,10 +78,14 @@ def copy_of(call: Call) -> Stage:
         return task
     if not isinstance(stage, Generation):
         return stage
-    seq = Generation(stage.prompt_tokens, stage.output_tokens, stage.priority, content=stage.content)
+    past = call.carried
+    seq = Generation(stage.prompt_tokens + past, stage.output_tokens - past, stage.priority, content=stage.content)
+    seq.carried = past
     seq.model, seq.inputs, seq.detached, seq.original = stage.model, stage.inputs, stage.detached, stage
     seq.num_computed, seq.cached_tokens = stage.num_computed, stage.cached_tokens
-    if call.first is not None:
+    if call.lead is not None:
+        seq.content = content_again(call.lead, seq.prompt_tokens - call.lead.prompt_tokens)
+    elif call.first is not None:
         seq.content = content_again(call.first)
     return seq if stage.branches is None else branch_into(seq, stage.branches.outputs)
 
@@ -96,11 +106,12 @@ def output_tokens(stage: Stage) -> int:
     return stage.output_tokens if stage.branches is None else sum(stage.branches.outputs)
 
 
-def content_again(first: Generation) -> PromptContent:
-    """Return the content of another attempt: prefix caches find the prompt that the first one has computed. The answer
-    is a new one, but in a conversation the next turn repeats the one that was given."""
+def content_again(first: Generation, sent: int = 0) -> PromptContent:
+    """Return the content of another attempt: prefix caches find the prompt that the first one has computed, and the
+    tokens that it `sent`. What follows is new, but in a conversation the next turn repeats the answer that was given.
+    """
     content = first.content
     text = content.content if isinstance(content, AdapterText) else content
-    if content is not None and isinstance(text, ConversationText) and text.num_tokens >= first.prompt_tokens:
+    if content is not None and isinstance(text, ConversationText) and text.num_tokens >= first.prompt_tokens + sent:
         return content
-    return SharedPrompt(first)
+    return SharedPrompt(first, sent)

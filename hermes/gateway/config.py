@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     MakesPart = Callable[[Gateway], GatewayPart]
 
-__all__ = ["GatewayConfig", "QueueConfig", "draws"]
+__all__ = ["GatewayConfig", "MigrationConfig", "QueueConfig", "draws"]
 
 
 class QueueConfig(ConfigModel):
@@ -41,6 +41,22 @@ class QueueConfig(ConfigModel):
     """Longest wait; then the request has expired."""
     max: int = Field(default=5000, ge=1, le=10**9)
     """Most requests that wait; further ones are refused."""
+
+
+class MigrationConfig(ConfigModel):
+    """Migration of generations, by the rule of Dynamo's frontend: when a stream breaks, or no connection is made, the
+    request is sent to another replica at once, with the prompt and the tokens that the user has, for the rest.
+
+    It comes before all retries, which count no migration. Requests for several answers migrate before their first
+    token only."""
+
+    limit: int = Field(default=3, ge=1, le=100)
+    """Most migrations of a request (`--migration-limit`), those before its first token included."""
+    max_seq_len: int | None = Field(default=None, ge=1, le=10**9)
+    """Longest prompt with answer so far that migrates (`--migration-max-seq-len`). Left out, there is no limit."""
+    idle: Duration | None = Field(default=None, gt=0)
+    """Longest time without a token; then the gateway gives the attempt up (as Envoy's `per_try_idle_timeout`), and it
+    migrates. Left out, there is none."""
 
 
 class GatewayConfig(ConfigModel):
@@ -68,6 +84,8 @@ class GatewayConfig(ConfigModel):
     Left out, these hold, after statuses 502, 503 and 504."""
     router_retry: RetryConfig | None = None
     """Retries of the router behind the gateway: each try of the gateway has all of them. Left out, there are none."""
+    migration: MigrationConfig | None = None
+    """Attempts that go on at another replica. Left out, none do."""
     begun: Literal["fail", "restart"] = "fail"
     """What becomes of a call whose attempt fails after its first token: it fails, as a gateway that streams has sent
     the head of its answer, or it is tried again from the start."""
@@ -124,6 +142,8 @@ class GatewayConfig(ConfigModel):
             retry = policy_of(self.retry)
         policy = GatewayPolicy(
             retry=retry, router=None if self.router_retry is None else policy_of(self.router_retry),
+            migration=None if self.migration is None else RetryPolicy(
+                self.migration.limit, frozenset((502, 504)), 0, 0, restarts=True, goes_on=True),
             cancel_ns=s_to_ns(self.cancel_delay), replicas=self.replicas)
         flow = [] if (orders := self.orders) is None else [lambda gateway: build_flow(
             env, seed, gateway, groups, requested, orders, self.classes, self.tenants, self.replicas)]
@@ -158,6 +178,13 @@ class GatewayConfig(ConfigModel):
         if self.breaker is not None:
             breakers = Breakers(env, self.breaker, guarded)
             yield lambda gateway: Circuits(gateway, breakers)
+        if (own := self.migration) is not None:
+            from hermes.gateway.migration import IdleTries, Migration
+
+            yield lambda gateway: Migration(gateway, own.max_seq_len)
+            if own.idle is not None:
+                idle_ns = s_to_ns(own.idle)
+                yield lambda gateway: IdleTries(gateway, env, idle_ns)
         limits_ns = [place.per_try_ns for place in places]
         if any(limit_ns is not None for limit_ns in limits_ns):
             yield lambda gateway: TryTimeOuts(gateway, env, limits_ns)

@@ -31,7 +31,7 @@ from hermes.gateway.flow_pool import GIVEN_UP, REFUSED, WAITING, Pool
 from hermes.gateway.parts import GatewayPart
 
 if TYPE_CHECKING:
-    from hermes.gateway.calls import Call
+    from hermes.gateway.calls import Attempt, Call
     from hermes.gateway.gateway import Gateway
 
 __all__ = ["FlowControl"]
@@ -114,7 +114,8 @@ class FlowControl(GatewayPart):
         if (pool := self._pool_at(call, client)) is not None:
             pool.began(call, client)
 
-    def gone(self, call: Call, client: Client, output_tokens: int) -> None:
+    def gone(self, attempt: Attempt, output_tokens: int) -> None:
+        call, client = attempt.call, attempt.client
         budget = self._policy.budgets.get(self.classes.tenant[call.request.id])
         if output_tokens >= 0 and budget is not None:
             budget.used(self.env._now, call.stage.prompt_tokens + output_tokens)

@@ -5,8 +5,9 @@ Each generation or embedding of a request on an engine, and each stage at a serv
 over when it is completed, when its client went down or could not be reached (failed), when the gateway waits no longer
 (timed out), or when nobody waits for the request (cancelled). The next attempt starts anew, after a back-off; what the
 one before had computed is wasted. Two places decide about it (`hermes.gateway.retries`): the router, and when its
-retries are used up the gateway, whose each try has all of the router's. A call whose attempts are exhausted ends its
-request, unless its client offers the request again (`hermes.gateway.client_retries`).
+retries are used up the gateway, whose each try has all of the router's. Before both comes migration, at once and with
+the tokens that the user has (`hermes.gateway.migration`). A call whose attempts are exhausted ends its request, unless
+its client offers the request again (`hermes.gateway.client_retries`).
 
 What else a gateway does are its parts (`hermes.gateway.parts`): the hop, time-outs, flow control, the queue of calls
 that find no ready client, circuit breakers. A simulation has no gateway where none of this can happen.
@@ -34,7 +35,7 @@ from hermes.gateway.retries import RetryBudget, RetryPolicy
 
 __all__ = ["Draw", "Gateway", "GatewayPolicy"]
 
-RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED, REVOKED = range(6)   # `ATTEMPT_OUTCOMES`
+RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED, REVOKED, MIGRATED = range(7)   # `ATTEMPT_OUTCOMES`
 Draw = Callable[[int], float]
 
 
@@ -45,19 +46,21 @@ class GatewayPolicy:
     Attributes:
         retry: Its own retries.
         router: Those of the router behind it; None for none.
+        migration: Attempts that go on where the one before ended; None for none.
         cancel_ns: Time until a client learns that nobody waits for an attempt.
         replicas: Gateways, each with retries of its own.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     router: RetryPolicy | None = None
+    migration: RetryPolicy | None = None
     cancel_ns: int = 0
     replicas: int = 1
 
     @property
     def places(self) -> tuple[RetryPolicy, ...]:
         """Where it is decided about the next attempt, the innermost place first."""
-        return (self.retry,) if self.router is None else (self.router, self.retry)
+        return tuple(place for place in (self.migration, self.router, self.retry) if place is not None)
 
 
 class Gateway(DispatchPart):
@@ -90,6 +93,8 @@ class Gateway(DispatchPart):
         self.parts = tuple(make(self) for make in parts)
         self._that_hold, self._that_begin = self._with("holds"), self._with("began")
         self._that_go, self._that_answer = self._with("gone"), self._with("answered")
+        self._that_close, self._that_forget = self._with("closes"), self._with("forgets")
+        self._that_repeat = self._with("repeats")
 
     def _with(self, hook: str) -> tuple[GatewayPart, ...]:
         return tuple(part for part in self.parts if part.has(hook))
@@ -233,7 +238,7 @@ class Gateway(DispatchPart):
         if attempt is None:
             return False   # it was cut off while the front end sent it
         for part in self._that_go:
-            part.gone(attempt.call, attempt.client, output_tokens(attempt.call.stage))
+            part.gone(attempt, output_tokens(attempt.call.stage))
         if self._outcomes[attempt.id] != RUNNING:
             attempt.first.done = True
             self._computed[attempt.id] = computed_of(attempt)
@@ -252,7 +257,7 @@ class Gateway(DispatchPart):
         if attempt is None:
             return
         for part in self._that_go:
-            part.gone(attempt.call, attempt.client, -1)
+            part.gone(attempt, -1)
         attempt.first.done = True
         if self._outcomes[attempt.id] == RUNNING:
             self._close(attempt, CANCELLED)
@@ -271,7 +276,7 @@ class Gateway(DispatchPart):
         """Make another attempt in place of one whose prompt was computed, and that no client takes over."""
         attempt = self._live.pop(stage.attempt)
         for part in self._that_go:
-            part.gone(attempt.call, attempt.client, -1)
+            part.gone(attempt, -1)
         attempt.first.done = True
         self._computed[attempt.id] = computed_of(attempt)
         if self._outcomes[attempt.id] == RUNNING:
@@ -280,6 +285,8 @@ class Gateway(DispatchPart):
         return True
 
     def _close(self, attempt: Attempt, outcome: int) -> None:
+        for part in self._that_close if outcome != COMPLETED else ():
+            part.closes(attempt)
         self._outcomes[attempt.id], self._ends[attempt.id] = outcome, self.env._now
 
     def forget(self, call: Call) -> None:
@@ -296,6 +303,8 @@ class Gateway(DispatchPart):
                     budget.active -= 1
         if call.waits:
             self.release(call)
+        for part in self._that_forget:
+            part.forgets(call)
 
     def _send_cancel(self, attempt: Attempt) -> None:
         """Tell the client of an attempt that nobody waits for it."""
@@ -312,7 +321,7 @@ class Gateway(DispatchPart):
 
     def again(self, call: Call, reason: str, fate: str, *, begun: bool, since: int = 0) -> None:
         """Make another attempt at a call, or end its request. since: The innermost place that decides about it."""
-        call.attempt = None
+        ended, call.attempt = call.attempt, None
         call.turn += 1
         begun = call.begun = call.begun or begun
         if begun:
@@ -324,7 +333,9 @@ class Gateway(DispatchPart):
         why = reason
         for place in range(since, len(self._places)):
             policy, budget = self._places[place], self._budgets[call.stage.gateway][place]
-            if call.used[place] >= policy.retries:
+            if policy.goes_on and not any(part.may_go_on(call, ended, reason) for part in self._that_repeat):
+                why = reason
+            elif call.used[place] >= policy.retries:
                 why = reason + (f", attempt {call.tries}" if call.tries > 1 else "")
             elif begun and not policy.restarts:
                 why = f"{reason} after the first token"
@@ -335,6 +346,8 @@ class Gateway(DispatchPart):
             else:
                 call.used[place] += 1
                 call.used[:place] = [0] * place
+                for part in self._that_repeat:
+                    part.repeats(call, ended, goes_on=policy.goes_on)
                 call.retried(self._budgets[call.stage.gateway], place)
                 wait_ns = 0 if policy.alone and len(call.members) > 1 else policy.wait_ns(
                     call.used[place], partial(self._draw, call.request.id))
@@ -369,6 +382,14 @@ class Gateway(DispatchPart):
     def running(self) -> list[Attempt]:
         """Return the attempts that a client has and somebody waits for, in order of their numbers."""
         return [attempt for attempt in self._live.values() if self._outcomes[attempt.id] == RUNNING]
+
+    def outcome(self, number: int) -> int:
+        """Return what became of an attempt."""
+        return self._outcomes[number]
+
+    def reckon(self, number: int, outcome: int) -> None:
+        """Change what became of an attempt that is over."""
+        self._outcomes[number] = outcome
 
     def revoke(self, number: int, reason: str) -> None:
         """Cancel an attempt that runs, and answer its request with an error."""

@@ -12,7 +12,7 @@ from hermes.dispatch.parts import Part
 
 if TYPE_CHECKING:
     from hermes.core.client import Client
-    from hermes.gateway.calls import Call
+    from hermes.gateway.calls import Attempt, Call
 
 __all__ = ["GatewayPart"]
 
@@ -61,8 +61,23 @@ class GatewayPart(Part):
     def failed(self, call: Call, client: Client, status: int) -> None:
         """Called when an attempt has failed at a client, or because of it, with an HTTP status."""
 
-    def gone(self, call: Call, client: Client, output_tokens: int) -> None:
+    def closes(self, attempt: Attempt) -> None:
+        """Called when an attempt that is not complete is over for its user, while its client has it as it was."""
+
+    def gone(self, attempt: Attempt, output_tokens: int) -> None:
         """Called when an attempt has left its client. output_tokens: Of one that is complete, otherwise -1."""
+
+    def may_go_on(self, call: Call, ended: Attempt | None, reason: str) -> bool:
+        """Whether another attempt at a call may go on with the tokens that its user has. ended: The one before, None if
+        no client began it."""
+        return False
+
+    def repeats(self, call: Call, ended: Attempt | None, *, goes_on: bool) -> None:
+        """Called when another attempt at a call is decided on, that goes on where the one before ended, or starts
+        anew."""
+
+    def forgets(self, call: Call) -> None:
+        """Called when a call is over, answered or not."""
 
     def answered(self, call: Call, client: Client) -> None:
         """Called when an attempt has been answered in full, and somebody waits for it."""

@@ -26,6 +26,7 @@ class RetryPolicy:
         per_try_ns: Longest time of an attempt; None for no limit.
         restarts: Whether an attempt whose first token its user has is made again, too.
         budget: Share of the active requests, and number, of retries at a time; None for no limit.
+        goes_on: Whether another attempt goes on with the tokens that the user has (`hermes.gateway.migration`).
     """
 
     retries: int = 0
@@ -40,6 +41,7 @@ class RetryPolicy:
     per_try_ns: int | None = None
     restarts: bool = False
     budget: tuple[float, int] | None = None
+    goes_on: bool = False
 
     def wait_ns(self, number: int, draw: Callable[[], float]) -> int:
         """Return the wait before retry `number`, from 1. draw: Returns a number from 0 to 1; not called without need.

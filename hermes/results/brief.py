@@ -112,7 +112,7 @@ def _attempts(summary: Mapping[str, Any]) -> list[str]:
                                     f"p99 {format_s(waits['p99'])}, at most {format_s(waits['max'])}"]
     if found["completed"] == found["started"]:
         return hop
-    names = ("failed", "timed_out", "cancelled", "revoked", "running")
+    names = ("migrated", "failed", "timed_out", "cancelled", "revoked", "running")
     text = ", ".join(f"{found[name]:,} {name.replace('_', ' ')}" for name in names if found.get(name))
     wasted = found["wasted"].values()
     tokens = sum(part["prompt_tokens"] + part["output_tokens"] for part in wasted)
@@ -122,7 +122,18 @@ def _attempts(summary: Mapping[str, Any]) -> list[str]:
     again = "" if offers is None else (f"; clients offered {offers['requests']:,} requests again, "
                                        f"{offers['offers']:,} times")
     calls = found["started"] - found["retried_attempts"]
-    return [f"{found['started']:,} for {calls:,} calls: {text}{lost}{again}", *hop]
+    return [f"{found['started']:,} for {calls:,} calls: {text}{lost}{again}", *_migrations(found), *hop]
+
+
+def _migrations(attempts: Mapping[str, Any]) -> list[str]:
+    """Return a line about answers that went on at another client."""
+    found = attempts.get("migrations")
+    if found is None or not found["migrated"]:
+        return []
+    causes = ", ".join(f"{part['migrated']:,} {name.replace('_', ' ')}" for name, part in found["causes"].items()
+                       if part["migrated"])
+    return [f"migrated with their answers: {causes}; {found['recomputed_tokens']:,} tokens computed again, "
+            f"{found['lost_tokens']:,} lost"]
 
 
 def _sources(groups: Sequence[Mapping[str, Any]], *, verbose: bool) -> list[str]:

@@ -17,7 +17,7 @@ from hermes.config import ConfigModel, Duration
 from hermes.core.record import RunRecord
 from hermes.errors import InputError
 from hermes.results.distribution import Distribution
-from hermes.results.metrics import tokens_within
+from hermes.results.metrics import lost_within, tokens_within
 from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = ["MeasureConfig", "busy_ns", "measure", "steps_within", "streamed"]
@@ -72,6 +72,7 @@ def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
     busy = busy_ns(record, start, end)
     stepping = [c for c in range(len(record.clients)) if (runs["client"] == c).any()]
     wasted = tokens_within(record, np.flatnonzero(~record.kept & (stages["output_tokens"] > 0)), start, end)
+    wasted += lost_within(record, start, end)
     tokens, joules = int((streamed(record) * steps).sum()) - wasted, energy_within(record, start, end)
     return {
         "start_s": start / NS_PER_S, "until_s": end / NS_PER_S,

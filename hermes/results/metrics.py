@@ -36,16 +36,21 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.arrays import BoolArray, FloatArray, IntArray
-from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
+from hermes.core.record import ATTEMPT_OUTCOMES, STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.branches import branch_metrics, branches_by_request, once_per_generation
 from hermes.results.distribution import Distribution, WeightedSample
 from hermes.units import NS_PER_S
 
-__all__ = ["Answer", "RequestMetrics", "answer", "itl", "request_metrics", "stage_token_steps", "token_times_ns",
-           "tokens_within", "transfers_of_stages"]
+__all__ = ["Answer", "RequestMetrics", "answer", "attempts_moved", "itl", "lost_within", "over_ns", "parts_of",
+           "request_metrics", "rows_before", "sent_tokens", "stage_token_steps", "token_times_ns", "tokens_within",
+           "transfers_of_stages"]
 
 
 _FAR = np.iinfo(np.int64).max
+_MIGRATED = ATTEMPT_OUTCOMES.index("migrated")
+Steps = npt.NDArray[np.integer]
+Parts = dict[int, tuple[Steps, Steps]]
+"""Stage row of an attempt that migrated -> its client's steps of the tokens that the user has, and of those lost."""
 
 
 @dataclass(frozen=True)
@@ -109,23 +114,27 @@ def _last_token_ns(record: RunRecord) -> IntArray:
     last = np.where(gives, stages["end_ns"], -1)  # for clients without steps: a stage's last token is its end
     for client, rows in _by_client(record, np.flatnonzero(gives & (stages["last_step"] >= 0))):
         last[rows] = record.step_ends[client][stages["last_step"][rows]]
+    for row, (sent, _) in parts_of(record).items():
+        if len(sent):
+            last[row] = record.step_ends[int(stages["client"][row])][sent[-1]]
     return last
 
 
 def answer(record: RunRecord) -> Answer:
     """Find every completed request's answer (see the module's docstring)."""
     stages, n = record.stages, len(record.arrival_ns)
-    request, assigned = stages["request"], stages["assigned_ns"]
+    request = stages["request"]
     decode = _kind_mask(record, "decode")
+    over, begun = over_ns(record), begun_ns(record)
     computed = (stages["first_token_ns"] >= 0) & (record.status == STATUS_COMPLETED)[request]
-    computed &= stages["end_ns"] <= record.finish_ns[request]
+    computed &= over <= record.finish_ns[request]
     computed[record.background] = False
     computed &= record.kept
     handed = np.full(n, -1, dtype=np.int64)
     heads = computed & ~decode
-    np.maximum.at(handed, request[heads], assigned[heads])
-    computed &= (stages["end_ns"] > handed[request]) | (assigned == handed[request])
-    member, last = computed & (stages["output_tokens"] > 0), _last_token_ns(record)
+    np.maximum.at(handed, request[heads], begun[heads])
+    computed &= (over > handed[request]) | (begun == handed[request])
+    member, last = computed & (sent_tokens(record) > 0), _last_token_ns(record)
     prefill = computed & _kind_mask(record, "prefill")
     return Answer(member, prefill, last, *_handovers(record, member, decode, last))
 
@@ -136,7 +145,8 @@ def _handovers(
     """Return the decode members, and the time of the prefill token that each continues.
 
     With several prefills in one answer the k-th assigned decode continues the k-th prefill that ended (the last one if
-    there are fewer prefills). That many prefills have ended by then, so no gap is negative.
+    there are fewer prefills). That many prefills have ended by then, so no gap is negative. Where attempts migrated,
+    each decode continues the prefill of its own.
     """
     request, n = record.stages["request"], len(record.arrival_ns)
     first = np.flatnonzero(member & _kind_mask(record, "prefill"))
@@ -148,7 +158,12 @@ def _handovers(
     owner = request[rows]
     rank = np.arange(len(rows)) - np.searchsorted(owner, owner)
     start = np.cumsum(count) - count
-    return rows, last[first[start[owner] + np.minimum(rank, count[owner] - 1)]]
+    prefills = first[start[owner] + np.minimum(rank, count[owner] - 1)]
+    if len(origins(record)):
+        of_attempt = dict(zip(record.stage_attempts[first].tolist(), first.tolist(), strict=True))
+        prefills = np.array([of_attempt.get(attempt, row) for attempt, row in zip(
+            record.stage_attempts[rows].tolist(), prefills.tolist(), strict=True)], dtype=np.int64)
+    return rows, last[prefills]
 
 
 def _summed(request: IntArray, values: IntArray, n: int) -> IntArray:
@@ -206,8 +221,13 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     is_handover = np.zeros(len(request), dtype=np.int64)
     is_handover[parts.handover] = 1
     final = rows[ends == last[owner]]
-    tokens = np.ones(n, dtype=np.int64)
-    np.maximum.at(tokens, request[final], stages["output_tokens"][final] + is_handover[final])
+    tokens, given = np.ones(n, dtype=np.int64), sent_tokens(record)
+    np.maximum.at(tokens, request[final], given[final] + is_handover[final])
+    chain = in_chain(record)
+    for row in final.tolist() if chain else ():
+        if row in chain:   # with the tokens of the attempts before, all of its call
+            calls = record.asked_for
+            tokens[request[row]] = given[parts.member & (calls == calls[row])].sum()
     tpot = np.full(n, np.nan)
     several = answered & (tokens > 1)
     tpot[several] = (last - first)[several] / (tokens[several] - 1) / NS_PER_S
@@ -228,6 +248,7 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     llm = (stages["first_token_ns"] >= 0) & record.kept   # what else was emitted is wasted
     # a fetch's finds are in its generation's cached tokens, too: only generations count
     prompted = llm & ~_kind_mask(record, "decode") & (stages["branch"] <= 0)
+    prompted[[*chain]] = False   # its prompt was that of an attempt before
     stage_owner, waited, computed = once_per_generation(record)
     ran = (record.status != STATUS_REJECTED) | (np.bincount(request[record.started], minlength=n) > 0)
     sent = record.transfers
@@ -242,8 +263,8 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
         queue_ns=np.where(ran, np.maximum(_summed(stage_owner, waited, n) - moving, 0), -1),
         compute_ns=np.where(ran, _summed(stage_owner, computed, n), -1),
         communication_ns=_summed(sent["request"], sent["end_ns"] - sent["start_ns"], n),
-        emitted_tokens=_summed(request[llm], stages["output_tokens"][llm], n),
-        answer_tokens=_summed(owner, stages["output_tokens"][rows], n),
+        emitted_tokens=_summed(request[llm], given[llm], n),
+        answer_tokens=_summed(owner, given[rows], n),
         computed_prompt_tokens=_summed(request[prompted], stages["prompt_tokens"][prompted], n),
         preemptions=_summed(request, stages["preemptions"], n),
         cached_tokens=_summed(request[prompted], stages["cached_tokens"][prompted], n),
@@ -291,6 +312,8 @@ def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Di
     chosen = parts.member if select is None else parts.member & select[stages["request"]]
     regular = chosen & (stages["output_tokens"] > 1) & (stages["first_step"] >= 0)
     irregular = np.fromiter(record.gaps, dtype=np.int64, count=len(record.gaps))
+    moved = parts_of(record)
+    irregular = np.union1d(irregular, np.array([*moved], dtype=np.int64))
     regular[irregular] = False
     sample = WeightedSample(divisor=NS_PER_S)
     for client, rows in _by_client(record, np.flatnonzero(regular)):
@@ -308,13 +331,29 @@ def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Di
         sample.add(ends[used + 1] - ends[used], tokens[used])
     for client, rows in _by_client(record, irregular[chosen[irregular]]):
         # pooled by client: sequences of a batch share most of their gaps
-        steps = [record.gaps[row] for row in rows.tolist()]
+        steps = [moved[row][0] if row in moved else record.gaps[row] for row in rows.tolist()]
         between = np.diff(record.user_ends(client)[np.concatenate(steps)])
         last = np.cumsum([len(part) for part in steps])[:-1] - 1
         sample.add(np.delete(between, last))
     continued = chosen[parts.handover]
     sample.add(stages["first_token_ns"][parts.handover[continued]] - parts.handover_ns[continued])
+    sample.add(_across_migrations(record, parts, chosen))
     return sample.distribution()
+
+
+def _across_migrations(record: RunRecord, parts: Answer, chosen: BoolArray) -> IntArray:
+    """Return the gaps between the last token of an attempt and the first one of that which goes on with its tokens."""
+    attempts, before = record.stage_attempts, origins(record)
+    gaps = []
+    rows = np.flatnonzero(chosen & (np.append(before, -1)[attempts] >= 0)) if len(before) else ()
+    for attempt in np.unique(attempts[rows]).tolist() if len(rows) else ():
+        mine = rows[attempts[rows] == attempt]
+        given = record.stages["first_token_ns"][mine] + record.sent_after(mine)
+        others = np.flatnonzero(parts.member & (attempts == before[attempt]))
+        if len(others):
+            had = parts.last_token_ns[others] + record.sent_after(others, "last_step")
+            gaps.append(int(given.min() - had.max()))
+    return np.array(gaps, dtype=np.int64)
 
 
 def _decode_steps(record: RunRecord, client: int) -> IntArray | None:
@@ -366,3 +405,109 @@ def token_times_ns(record: RunRecord, rows: npt.NDArray[Any]) -> IntArray:
     """Return the token times of some stages, sorted, shape (tokens,)."""
     times = [record.step_ends[int(record.stages["client"][row])][stage_token_steps(record, int(row))] for row in rows]
     return np.sort(np.concatenate(times)) if times else np.empty(0, dtype=np.int64)
+
+
+# -- answers that several clients gave one after the other, since a gateway migrated them ----------------------------
+#
+# An attempt that migrated counts as one that was completed (`RunRecord.kept`), with the tokens that its user had when
+# it was over. What its engine gave later, or its front end did not send any more, is lost.
+
+
+def origins(record: RunRecord) -> IntArray:
+    """Return for each attempt the one with whose tokens it goes on, -1 for none; empty where nothing migrated."""
+    table = record.migrations
+    if not table or not len(table["to"]):
+        return np.empty(0, dtype=np.int64)
+    found = np.full(len(record.attempts["call"]), -1, dtype=np.int64)
+    for attempt, to in zip(table["attempt"].tolist(), table["to"].tolist(), strict=True):
+        if to >= 0:
+            found[to] = attempt if record.attempts["outcome"][attempt] == _MIGRATED else found[attempt]
+    return found
+
+
+def attempts_moved(record: RunRecord) -> dict[int, tuple[int, str]]:
+    """Return the attempts that took part in migrations, each with its number and outcome."""
+    mine = {int(attempt) for name in ("attempt", "to") for attempt in record.migrations.get(name, ())} - {-1}
+    return {attempt: (int(record.attempts["number"][attempt]), ATTEMPT_OUTCOMES[record.attempts["outcome"][attempt]])
+            for attempt in sorted(mine)}
+
+
+def in_chain(record: RunRecord) -> dict[int, int]:
+    """Return for each stage row of an attempt that goes on with the tokens of others the first of these attempts."""
+    before = origins(record)
+    if not len(before):
+        return {}
+    first = np.arange(len(before))
+    for attempt, other in enumerate(before.tolist()):   # of a lower number
+        if other >= 0:
+            first[attempt] = first[other]
+    mine = record.stage_attempts
+    return {row: int(first[mine[row]]) for row in np.flatnonzero(np.append(before, -1)[mine] >= 0).tolist()}
+
+
+def parts_of(record: RunRecord) -> Parts:
+    """Return what users have, and what is lost, of the attempts that migrated."""
+    from hermes.results.metrics import stage_token_steps  # it imports this module
+
+    found: Parts = {}
+    table = record.migrations
+    if not table:
+        return found
+    left = {attempt: sent for attempt, sent in zip(table["attempt"].tolist(), table["sent"].tolist(), strict=True)
+            if record.attempts["outcome"][attempt] == _MIGRATED}
+    for row in np.flatnonzero(np.isin(record.stage_attempts, [*left])).tolist():   # a prefill is before its decode
+        steps, attempt = stage_token_steps(record, row), int(record.stage_attempts[row])
+        found[row] = steps[:left[attempt]], steps[left[attempt]:]
+        left[attempt] -= len(found[row][0])
+    return found
+
+
+def sent_tokens(record: RunRecord) -> IntArray:
+    """Return the output tokens of each stage without those that are lost, shape (stages,)."""
+    tokens, parts = record.stages["output_tokens"], parts_of(record)
+    if parts:
+        tokens = tokens.copy()
+        tokens[[*parts]] = [len(sent) for sent, _ in parts.values()]
+    return tokens
+
+
+def lost_within(record: RunRecord, start_ns: int, end_ns: int) -> int:
+    """Return the tokens that are lost and were given after `start_ns` and not after `end_ns`."""
+    count = 0
+    for row, (_, lost) in parts_of(record).items():
+        times = record.step_ends[int(record.stages["client"][row])][lost]
+        count += int(((times > start_ns) & (times <= end_ns)).sum())
+    return count
+
+
+def over_ns(record: RunRecord) -> IntArray:
+    """Return when each stage was over for its user: an attempt that migrated may go on at its client. Shape (stages,).
+    """
+    over, mine = record.stages["end_ns"], record.stage_attempts
+    if len(origins(record)):
+        moved = np.flatnonzero(np.append(record.attempts["outcome"] == _MIGRATED, False)[mine])
+        over = over.copy()
+        over[moved] = np.minimum(over[moved], record.attempts["end_ns"][mine[moved]])
+    return over
+
+
+def begun_ns(record: RunRecord) -> IntArray:
+    """Return when each stage was assigned to its client, or the first one with whose tokens it goes on. Shape (stages,)
+    """
+    begun, chain = record.stages["assigned_ns"], in_chain(record)
+    if chain:
+        begun = begun.copy()
+        start = record.attempts["start_ns"]
+        for row, first in chain.items():
+            begun[row] = start[first]
+    return begun
+
+
+def rows_before(record: RunRecord) -> dict[int, int]:
+    """Return for the first stage of each attempt that goes on with the tokens of another the last stage of that one; it
+    is not there yet if the run was cut."""
+    before, mine = origins(record), record.stage_attempts
+    chain = in_chain(record)
+    last = {int(mine[row]): row for row in [*parts_of(record)]}
+    first = {int(mine[row]): row for row in reversed(chain)}
+    return {row: last[int(before[attempt])] for attempt, row in first.items() if int(before[attempt]) in last}

@@ -140,6 +140,9 @@ def _check_fleet(scenario: Scenario, config: Any, count: int, *, queued: bool) -
     if own.spares is not None and own.start + own.spares.count > count:
         raise InputError(f"at most {count - own.start}, the group's count less `start`", own.spares.count,
                          field="spares.count")
+    if own.drain.end == "migrate" and (scenario.gateway is None or scenario.gateway.migration is None):
+        raise InputError(Verbatim("needs `gateway.migration`: nothing else migrates; give it, or leave this out"),
+                         field="drain.end")
     if not own.start:
         _need_queue(queued, "start")
     slots, why = _slots_in_use(scenario, config.name, own, count)

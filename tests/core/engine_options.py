@@ -144,6 +144,12 @@ def _failures(outcome: Outcome) -> int:
     return int(failed.sum()) if ((table["outcome"] == 1) & (table["number"] > 1)).any() else 0
 
 
+def _migrations(outcome: Outcome) -> int:
+    """Count the attempts with whose tokens another one went on, if it ended with an answer; or that were made anew."""
+    found = outcome.record.migrations
+    return int((found["to"] >= 0).sum()) if found else 0
+
+
 def _retries(outcome: Outcome) -> int:
     """Count the attempts that timed out before another one was made."""
     table = outcome.record.attempts
@@ -297,6 +303,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("failing_links", {"network": {"kind": "link", "bandwidth": "2 GB/s", "failures": [
         {"every": {"mean": "100ms"}, "lasts": "50ms", "factor": 4}, {"every": {"mean": "300ms"}, "lasts": "30ms"}]}},
            keys=("network", "role"), acted=_transfers, roles=True),
+    Option("migrating", {"client.count": 3, "gateway.migration": {"limit": 4, "idle": "150ms"}, "client.fleet": {
+        "start": 3, "start_up": {"total": "60ms"}, "restarts": {"backoff": 0},
+        "probe": {"period": "20ms", "failures": 1, "delay": "0s"}, "drain": {"grace": "50ms", "end": "migrate"},
+        "crashes": [{"at": "150ms", "replica": 0}, {"at": "200ms", "replica": 1}, {"at": "400ms", "replica": 2}],
+        "autoscaler": {"kind": "schedule", "changes": [{"at": "500ms", "replicas": 2}, {"at": "700ms", "replicas": 3}]},
+    }}, keys=("fleet", "count", "migration"), acted=_migrations),
     _retrying("350ms"),
     Option("flow_control", {
         "gateway.flow_control": {"detector": {"kind": "utilization", "queue": 2, "kv": 0.7, "scrape": "10ms",

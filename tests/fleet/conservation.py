@@ -20,10 +20,12 @@ from hermes.core.record import (
     RunRecord,
 )
 from hermes.dispatch.simulation import Simulation
+from hermes.results.metrics import sent_tokens
+from hermes.results.results import Results
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
-RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED, REVOKED = range(len(ATTEMPT_OUTCOMES))
+RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED, REVOKED, MIGRATED = range(len(ATTEMPT_OUTCOMES))
 WAITING, SENT, REFUSED, EXPIRED, GIVEN_UP = range(len(HELD_OUTCOMES))
 NEXT = {GONE: {STARTING, READY, SPARE}, STARTING: {STARTING, READY, GONE, DOWN, SPARE}, READY: {DRAINING, DOWN},
         DRAINING: {GONE, SPARE}, DOWN: {STARTING, GONE}, SPARE: {STARTING, GONE, DOWN}}
@@ -41,7 +43,7 @@ def assert_steps_give_the_same(data: dict[str, Any], record: RunRecord) -> None:
     assert record.finish_ns.tolist() == steps.finish_ns.tolist()
     assert record.reject_reasons == steps.reject_reasons
     assert record.membership.tolist() == steps.membership.tolist()
-    for kept in ("attempts", "held", "calls", "queued", "halts", "offers"):
+    for kept in ("attempts", "held", "calls", "queued", "halts", "offers", "migrations"):
         table, other_table = getattr(record, kept), getattr(steps, kept)
         assert table.keys() == other_table.keys()
         for name, column in table.items():
@@ -159,6 +161,50 @@ def assert_held(record: RunRecord, cycle_ns: int = 1_000_000, *, ended: bool = T
     assert (fates == FATES.index("revoked")).sum() <= revoked.sum()   # clients may offer a request again
     assert not (record.status[table["request"][revoked]] == 1).any() or "client_tries" in record.notes
     assert (record.status[record.fates[:, 0]] == 2).all()
+
+
+def assert_migrations_add_up(record: RunRecord) -> None:
+    """The attempts of a call give its tokens, each one once, in the order of time; and the figures count the same."""
+    results, stages, table = Results(record), record.stages, record.migrations
+    metrics, sent = results.metrics, sent_tokens(record)
+    done = record.status == 1
+    codes, names = record.labels["pipeline"]
+    plain = np.array([name == "plain" for name in names])[codes]
+    whole = done & plain & (metrics.branches == 1)
+    assert metrics.emitted_tokens[whole].tolist() == metrics.answer_tokens[whole].tolist() == (
+        record.output_tokens[whole].tolist())
+    assert metrics.computed_prompt_tokens[whole].tolist() == record.prompt_tokens[whole].tolist()
+    if not table:
+        return
+    outcome, number = record.attempts["outcome"], record.stage_attempts
+    gave = outcome[table["attempt"]] == MIGRATED
+    assert (table["sent"][gave] > 0).all()
+    assert sorted(table["attempt"][gave].tolist()) == np.flatnonzero(outcome == MIGRATED).tolist()
+    assert (sent >= 0).all()
+    for attempt, tokens in zip(table["attempt"][gave].tolist(), table["sent"][gave].tolist(), strict=True):
+        mine = number == attempt
+        assert int(sent[mine].sum()) == tokens, "no more than its engine gave"
+        over = record.attempts["end_ns"][attempt]
+        times = stages["first_token_ns"][mine & (sent > 0)]
+        assert (times <= over).all()
+    for attempt, to in zip(table["attempt"].tolist(), table["to"].tolist(), strict=True):
+        if to >= 0:
+            assert record.attempts["call"][attempt] == record.attempts["call"][to]
+            assert record.attempts["start_ns"][to] >= record.attempts["end_ns"][attempt]
+    prompts = dict(zip(number.tolist(), stages["prompt_tokens"].tolist(), strict=True))
+    for attempt, to, tokens in zip(*(table[name].tolist() for name in ("attempt", "to", "sent")), strict=True):
+        if to in prompts:
+            assert prompts[to] == prompts[attempt] + tokens, "the next prompt ends with what the user has"
+    found = results.summary["attempts"]["migrations"]
+    assert found["migrated"] == results.summary["attempts"]["migrated"] == int(gave.sum())
+    assert found["migrated"] + found["in_vain"] + found["anew"] == len(gave)
+    for key in ("migrated", "in_vain", "anew", "recomputed_tokens", "lost_tokens"):
+        assert found[key] == sum(part[key] for part in found["causes"].values()) >= 0
+    itl = results.summary["latency"]["itl_s"]
+    read = metrics.answer_tokens[done & (metrics.branches == 1)]
+    if (metrics.branches[done] == 1).all():
+        assert itl["count"] == int(np.maximum(read - 1, 0).sum()), "a gap between each two tokens"
+        assert itl["min"] is None or itl["min"] >= 0
 
 
 def assert_tokens_add_up(record: RunRecord) -> None:

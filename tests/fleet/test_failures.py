@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conservation import assert_conserved, assert_nothing_leaks, assert_steps_give_the_same, assert_tokens_add_up, ran
+from conservation import (
+    assert_conserved,
+    assert_migrations_add_up,
+    assert_nothing_leaks,
+    assert_steps_give_the_same,
+    assert_tokens_add_up,
+    ran,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
@@ -29,6 +36,8 @@ RETRIES: tuple[dict[str, Any] | None, ...] = (
 OF_CLIENTS: tuple[dict[str, Any] | None, ...] = (
     None, {"kind": "envoy", "retries": 2, "begun": "restart", "budget": BUDGET},
     {"kind": "openai", "backoff": 0.05, "per_try": 0.2, "begun": "restart"}, {"kind": "openai", "per_try": 0.4})
+MIGRATIONS: tuple[dict[str, Any] | None, ...] = (
+    None, {"limit": 1}, {"limit": 3, "idle": 0.2}, {"limit": 2, "max_seq_len": 250}, {"limit": 4, "idle": 0.05})
 times = st.integers(1, 60).map(lambda n: n / 20)
 
 
@@ -66,7 +75,8 @@ def fleet(draw: Any, count: int) -> dict[str, Any]:
             "restarts": {"backoff": draw(st.sampled_from([0.0, 0.2])), "max_backoff": 0.5},
             "liveness": draw(st.sampled_from([None, {"period": 0.1, "failures": 2, "timeout": 0.02, "grace": 0.05}])),
             "autoscaler": schedule if changes else {"kind": "static"},
-            "drain": draw(st.sampled_from([{"grace": None}, {"grace": 0.2}, {"grace": 0.5, "pre_stop": 0.3}])),
+            "drain": draw(st.sampled_from([{"grace": None}, {"grace": 0.2}, {"grace": 0.2, "end": "cancel"},
+                                           {"grace": 0.5, "pre_stop": 0.3}])),
             "probe": {"period": draw(st.sampled_from([0.05, 0.5])), "failures": draw(st.integers(1, 3)),
                       "delay": draw(st.sampled_from([0.0, 0.1]))}}
 
@@ -90,6 +100,7 @@ def scenarios(draw: Any, schedulers: tuple[str, ...] = SCHEDULERS) -> dict[str, 
         "per_try": draw(st.sampled_from([None, 0.1, 0.5])), "timeout": draw(st.sampled_from([None, 0.3, 1.0])),
         "cancel_delay": draw(st.sampled_from([0.0, 0.05])),
         "queue": draw(st.sampled_from([None, {"ttl": 0.2}, {"ttl": 30.0, "max": 5}])),
+        "migration": draw(st.sampled_from(MIGRATIONS)),
         **draw(st.sampled_from(HOPS)),
     }
     if draw(st.booleans()):
@@ -136,6 +147,7 @@ def test_whatever_fails_nothing_is_lost(data: dict[str, Any]) -> None:
     simulation, record = ran(data)
     assert_nothing_leaks(simulation)
     assert_conserved(record)
+    assert_migrations_add_up(record)
     if data["clients"][0]["name"] == "llm" and data["clients"][0]["scheduler"]["kind"] in ("chunked", "continuous"):
         assert_tokens_add_up(record)
     assert_steps_give_the_same(data, record)

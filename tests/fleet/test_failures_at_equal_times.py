@@ -12,6 +12,7 @@ from typing import Any
 
 import hand_parts
 import pytest
+from conservation import assert_migrations_add_up
 from hand_parts import MODES, Data, Run, ask, client, fleet, s
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +80,10 @@ def scenario(rnd: Random) -> tuple[list[Data], list[Data], Data]:
         patience = rnd.choice([{}] * 4 + [{"patience": {limit: s(500 * rnd.randint(1, 30))}}
                                           for limit in ("total", "first_token")])
         asks.append(ask(time(rnd, 60), rnd.randint(1, 6) * rnd.choice([5, 10]), rnd.randint(1, 11), **patience, **more))
+    if rnd.random() < 0.6:
+        keys["gateway"]["migration"] = {"limit": rnd.randint(1, 4), "idle": rnd.choice([None, s(2500), s(6000)])}
+        for one in clients:
+            one["fleet"]["drain"] = {"grace": s(rnd.choice([500, 2000, 6137])), "end": rnd.choice([None, "cancel"])}
     return clients, asks, keys
 
 
@@ -98,6 +103,7 @@ def left_behind(found: Run) -> dict[str, Any]:
     record = found.record
     return {
         "ends": found.ends, "finish": found.finish, "reasons": found.reasons, "attempts": found.attempts,
+        "migrations": {name: column.tolist() for name, column in record.migrations.items()},
         "computed": record.attempts["computed"].tolist(), "stages": sorted(found.stages), "moves": sorted(found.moves),
         "members": record.membership.tolist(), "steps": [ends.tolist() for ends in record.step_ends],
         "busy": [found.busy_ns(index) for index in range(len(record.clients))], "blocks": block_times(found),
@@ -114,3 +120,4 @@ def test_runs_of_steps_leave_what_single_steps_leave(seed: int) -> None:
     for name, value in ours.items():
         assert value == theirs[name], name
     assert (streamed(runs.record) >= 0).all()
+    assert_migrations_add_up(runs.record)

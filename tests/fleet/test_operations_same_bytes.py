@@ -39,7 +39,11 @@ HELD = SCENARIO | {
                 "classes": {"gold": {"priority": 1}, "batch": {"priority": -1}}, "tenants": {"a": {"weight": 2}},
                 "flow_control": {"fairness": {"kind": "deficit_round_robin"}, "ttl": 1.0, "revoke": {}}},
 }
-each_scenario = pytest.mark.parametrize("scenario", [SCENARIO, HELD], ids=["queue", "flow control"])
+MOVED = SCENARIO | {
+    "workload": SCENARIO["workload"] | {"branches": 1},
+    "gateway": {"migration": {"limit": 3, "idle": 0.5}, "cancel_delay": 0.05, "queue": {"ttl": 1.0}},
+}
+each_scenario = pytest.mark.parametrize("scenario", [SCENARIO, HELD, MOVED], ids=["queue", "flow control", "migration"])
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ import numpy as np
 from hermes.core.record import ATTEMPT_OUTCOMES, FATES, GATEWAY_WAIT, RunRecord
 from hermes.core.statuses import status_of
 from hermes.results.figures.energy import Attribution
+from hermes.results.figures.migrations import migrations_summary
 
 __all__ = ["attempts_summary"]
 
@@ -21,7 +22,8 @@ def attempts_summary(record: RunRecord, attributed: Attribution | None) -> dict[
     """Return `attempts` of the summary, empty without a gateway; attributed: Joules of stages, None without watts.
 
         started         attempts that began, those without a client included
-        completed, failed, timed_out, cancelled, running   what became of them; revoked with flow control
+        completed, failed, timed_out, cancelled, running   what became of them; revoked with flow control, migrated with
+                        migration
         retried         calls with several attempts
         retried_attempts   attempts after the first one of their call
         requests        requests that the gateway answered with an error: failed, timed_out, expired, unavailable,
@@ -30,6 +32,7 @@ def attempts_summary(record: RunRecord, attributed: Attribution | None) -> dict[
         client_retries  where clients offer requests again: how often they did, for how many requests
         wait_s          mean, p99 and max of the time that requests waited for the capacity of gateways, where it is
                         limited
+        migrations      `hermes.results.figures.migrations`
         wasted          by outcome: attempts that a client had, prompt_tokens and output_tokens that it computed for
                         them, and energy_j; of attempts that were not completed
     """
@@ -40,7 +43,8 @@ def attempts_summary(record: RunRecord, attributed: Attribution | None) -> dict[
     fates = record.fates[:, 1] if len(record.fates) else np.empty(0, dtype=np.int64)
     return {"attempts": {
         "started": len(outcomes),
-        **{name: int((outcomes == code).sum()) for code, name in enumerate(names) if name != "revoked" or record.held},
+        **{name: int((outcomes == code).sum()) for code, name in enumerate(names)
+           if (name != "revoked" or record.held) and (name != "migrated" or record.migrations)},
         "retried": len(np.unique(table["call"][table["number"] > 1])),
         "retried_attempts": int((table["number"] > 1).sum()),
         "requests": {_key(name): int((fates == code).sum()) for code, name in enumerate(FATES)
@@ -48,6 +52,7 @@ def attempts_summary(record: RunRecord, attributed: Attribution | None) -> dict[
         "statuses": dict(sorted(Counter(str(status_of(text)) for text in record.reject_reasons.values()).items())),
         **_offered_again(record),
         **_waited(record),
+        **migrations_summary(record),
         "wasted": _wasted(record, attributed),
     }}
 

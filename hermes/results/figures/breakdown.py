@@ -34,7 +34,7 @@ from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.branches import generations
 from hermes.results.distribution import Distribution
 from hermes.results.figures.gateway_times import AT_GATEWAY, AtGateway, asked_ns, offered_ns
-from hermes.results.metrics import RequestMetrics, transfers_of_stages
+from hermes.results.metrics import RequestMetrics, over_ns, rows_before, transfers_of_stages
 from hermes.units import NS_PER_S
 
 __all__ = ["CAUSES", "CriticalPath", "breakdown", "causes_of", "critical_path", "first_token_parts",
@@ -83,7 +83,7 @@ class CriticalPath:
 def critical_path(record: RunRecord) -> CriticalPath:
     """Find the path of every completed request and split its stages by cause."""
     stages = record.stages
-    assigned, start, end = stages["assigned_ns"], stages["start_ns"], stages["end_ns"]
+    assigned, start, end = stages["assigned_ns"], stages["start_ns"], over_ns(record)
     asked, offered = asked_ns(record), offered_ns(record)
     counts = record.kept & (asked >= offered[stages["request"]])   # others came to nothing
     before = _waited_for(record, asked, counts)
@@ -120,7 +120,7 @@ def _waited_for(record: RunRecord, asked: IntArray, counts: BoolArray) -> IntArr
     n = len(stages["end_ns"])
     row = np.arange(n)
     request = np.concatenate((stages["request"], stages["request"]))
-    time = np.concatenate((stages["end_ns"], asked))
+    time = np.concatenate((over_ns(record), asked))
     order = np.lexsort((np.concatenate((2 * row + 1, 2 * row)), time, request))   # a stage's start before its end
     is_end = order < n
     is_end &= np.concatenate((counts, counts))[order]
@@ -132,6 +132,8 @@ def _waited_for(record: RunRecord, asked: IntArray, counts: BoolArray) -> IntArr
     asking, parent = asking[known], order[found[known]]
     same = stages["request"][parent] == stages["request"][asking]
     out[asking[same]] = parent[same]
+    for later, earlier in rows_before(record).items():   # its row may have been written later
+        out[later] = earlier
     return out
 
 
@@ -139,7 +141,7 @@ def _last_stages(record: RunRecord, counts: BoolArray) -> IntArray:
     """Return the row of each completed request's last stage that ended no later than the request."""
     stages = record.stages
     request = stages["request"]
-    counted = (record.status == STATUS_COMPLETED)[request] & (stages["end_ns"] <= record.finish_ns[request])
+    counted = (record.status == STATUS_COMPLETED)[request] & (over_ns(record) <= record.finish_ns[request])
     counted &= counts
     last = np.full(len(record.arrival_ns), -1, dtype=np.int64)
     rows = np.flatnonzero(counted)

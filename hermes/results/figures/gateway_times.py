@@ -8,6 +8,8 @@ unplaced (in flow control, or for a ready client), and is with one client after 
     held       wait in flow control's queue, or for a ready client
     lost       the rest: attempts that came to nothing, and the back-off after each
 
+Of an attempt that goes on with the tokens of another one, they begin when that one was over.
+
 A request that its client offers again has lost all the time until the last offer.
 """
 
@@ -21,6 +23,7 @@ import numpy as np
 
 from hermes.arrays import BoolArray, IntArray
 from hermes.core.record import RunRecord
+from hermes.results.metrics import rows_before
 
 __all__ = ["AT_GATEWAY", "AtGateway", "asked_ns", "offered_ns", "shares_of_ttft"]
 
@@ -52,9 +55,11 @@ class AtGateway:
         calls = record.calls
         call = record.attempts["call"][record.stage_attempts[rows]]
         end = np.minimum(stages["assigned_ns"][rows], end_of[stages["request"][rows]])
-        asked = np.minimum(calls["asked_ns"][call], end)
+        asked = np.minimum(asked_ns(record)[rows], end)
         served, passed = (np.clip(calls[name][call], asked, end) for name in ("served_ns", "passed_ns"))
         held = _held_before(record, end_of[calls["request"]], call, stages["assigned_ns"][rows])
+        if record.migrations:   # those before the attempts whose tokens it goes on with are these attempts'
+            held -= _held_before(record, end_of[calls["request"]], call, asked_ns(record)[rows])
         parts = served - asked, passed - served, held, end - passed - held
         columns = []
         for part in parts:
@@ -99,10 +104,13 @@ def _held_before(record: RunRecord, end_of: IntArray, call: IntArray, before: In
 
 
 def asked_ns(record: RunRecord) -> IntArray:
-    """Return when each stage was asked for: of an attempt, when its call entered the gateway. Shape (stages,)."""
+    """Return when each stage was asked for: of an attempt, when its call entered the gateway, or when the attempt was
+    over with whose tokens it goes on. Shape (stages,)."""
     asked = record.stages["assigned_ns"].copy()
     rows = np.flatnonzero(_first_rows(record))
     asked[rows] = record.calls["asked_ns"][record.attempts["call"][record.stage_attempts[rows]]] if len(rows) else 0
+    for row, before in rows_before(record).items():
+        asked[row] = record.attempts["end_ns"][record.stage_attempts[before]]
     return asked
 
 

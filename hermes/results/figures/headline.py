@@ -24,7 +24,7 @@ from hermes.results.figures.membership import dollars_within
 from hermes.results.figures.steady import FLOW, MIN_REQUESTS, Window
 from hermes.results.figures.usage import paid_ns
 from hermes.results.measure import steps_within, streamed
-from hermes.results.metrics import Answer, RequestMetrics, tokens_within
+from hermes.results.metrics import Answer, RequestMetrics, lost_within, tokens_within
 from hermes.units import NS_PER_S
 
 __all__ = ["headline_summary", "served_interval"]
@@ -113,6 +113,7 @@ def _output_tokens(record: RunRecord, start: int, end: int) -> int:
     stages = record.stages
     stepless = (stages["first_step"] < 0) & (stages["first_token_ns"] >= 0) & _inside(stages["end_ns"], start, end)
     wasted = tokens_within(record, np.flatnonzero(~record.kept & (stages["output_tokens"] > 0)), start, end)
+    wasted += lost_within(record, start, end)
     return int((streamed(record) * steps_within(record, start, end)).sum()) + int(
         stages["output_tokens"][stepless & record.kept].sum()) - wasted
 

@@ -129,12 +129,12 @@ def _failures(record: RunRecord, rows: IntArray) -> dict[str, int]:
 
 
 def _cut(record: RunRecord, members: list[int]) -> int:
-    """Return the attempts that failed since the drain of their replica was over."""
+    """Return the attempts that were cut since the drain of their replica was over: they failed, or migrated."""
     ended = {(row[0], row[2]) for row, reason in zip(record.membership.tolist(), record.membership_reasons, strict=True)
              if reason in (CUT, RECLAIMED) and row[3] == GONE and row[0] in members}
     if not ended:
         return 0
-    failed = record.attempts["outcome"] == ATTEMPT_OUTCOMES.index("failed")
+    failed = np.isin(record.attempts["outcome"], [ATTEMPT_OUTCOMES.index(name) for name in ("failed", "migrated")])
     at = zip(record.attempts["client"][failed].tolist(), record.attempts["end_ns"][failed].tolist(), strict=True)
     return sum(place in ended for place in at)
 

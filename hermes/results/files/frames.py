@@ -234,8 +234,8 @@ def attempt_columns(record: RunRecord) -> Columns:
 
 
 def _outcomes(record: RunRecord) -> list[str]:
-    """Return what may become of attempts; without flow control none is revoked."""
-    return [name for name in ATTEMPT_OUTCOMES if name != "revoked" or record.held]
+    """Return what may become of attempts, in order; without flow control none is revoked."""
+    return list(ATTEMPT_OUTCOMES[:7 if record.migrations else 6 if record.held else 5])
 
 
 def held_columns(record: RunRecord) -> Columns:

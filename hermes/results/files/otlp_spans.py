@@ -14,6 +14,7 @@ from typing import Any
 
 from hermes.core.record import STATUS_COMPLETED, STATUS_UNFINISHED, RunRecord
 from hermes.results.figures.usage import client_names
+from hermes.results.metrics import attempts_moved
 from hermes.units import NS_PER_S
 
 __all__ = ["span_lines"]
@@ -63,7 +64,7 @@ def _requests(record: RunRecord, start_ns: int) -> Iterator[Span]:
 
 def _stages(record: RunRecord, client: int, start_ns: int, engine: bool) -> Iterator[Span]:
     """Yield the spans of the stages that a client served."""
-    stages = record.stages
+    stages, moved = record.stages, attempts_moved(record)
     names = ("client", "request", "kind", "assigned_ns", "start_ns", "first_token_ns", "end_ns", "prompt_tokens",
              "output_tokens", "cached_tokens")
     for row, (of, request, kind, assigned, start, first, end, prompt, output, cached) in enumerate(
@@ -72,6 +73,8 @@ def _stages(record: RunRecord, client: int, start_ns: int, engine: bool) -> Iter
             continue
         attributes: dict[str, float | str] = {"gen_ai.request.id": str(request), "hermes.stage":
                                               record.stage_kinds[kind]}
+        if moved and (attempt := int(record.stage_attempts[row])) in moved:
+            attributes["hermes.attempt"], attributes["hermes.outcome"] = moved[attempt]
         if engine:
             attributes |= {"gen_ai.latency.time_in_queue": (start - assigned) / NS_PER_S,
                            "gen_ai.latency.e2e": (end - assigned) / NS_PER_S,

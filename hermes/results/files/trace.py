@@ -26,7 +26,7 @@ from hermes.results.figures.membership import fleet_groups
 from hermes.results.figures.replica_states import spans, state_counts
 from hermes.results.figures.usage import client_names
 from hermes.results.files.frames import STATUSES
-from hermes.results.metrics import RequestMetrics
+from hermes.results.metrics import RequestMetrics, attempts_moved
 from hermes.results.slo import SloConfig, slo_given, slo_groups
 from hermes.units import NS_PER_S
 
@@ -144,10 +144,12 @@ def _runs(record: RunRecord, rows: IntArray) -> Iterator[Event]:
 
 def _stages(record: RunRecord, rows: IntArray) -> Iterator[Event]:
     shown = ("request", "prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
-    names = record.stage_kinds
+    names, moved = record.stage_kinds, attempts_moved(record)
     for row, stage in zip(rows.tolist(), _lists(record.stages, rows), strict=True):
         pid, kind, start = _FIRST_CLIENT + stage["client"], names[stage["kind"]], stage["start_ns"]
-        args = {key: stage[key] for key in shown}
+        args: dict[str, Any] = {key: stage[key] for key in shown}
+        if moved and (attempt := int(record.stage_attempts[row])) in moved:
+            args |= {"attempt": moved[attempt][0], "outcome": moved[attempt][1]}
         if start > stage["assigned_ns"] and stage["branch"] <= 0:
             yield from _span(pid, "queue", row, f"{kind} waiting", stage["assigned_ns"], start, args)
         if kind == "prefill" and stage["branch"] > 0:

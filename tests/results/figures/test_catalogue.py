@@ -21,9 +21,9 @@ from hermes.units import unit_of
 
 PACKAGE = Path(__file__).resolve().parents[3] / "hermes"
 PAGE = (PACKAGE.parent / "docs" / "reference" / "results.md").read_text(encoding="utf-8")
-NOT_IN_A_PLAIN_RUN = ("notes.", "believed.", "fleet.", "cache.", "latency.prefill_ttft_s.",
+NOT_IN_A_PLAIN_RUN = ("notes.", "believed.", "fleet.", "cache.", "latency.prefill_ttft_s.", "attempts.migrations.",
                       "incidents.", "fleet_slo.")
-"""A pipeline, a router, a fleet, a prefix cache, a hand-over or a failure has them."""
+"""A pipeline, a router, a fleet, a prefix cache, a hand-over, a gateway or a failure has them."""
 
 
 def test_every_figure_of_a_plain_run_is_in_its_summary() -> None:
