@@ -46,7 +46,7 @@ def read_objects(text: str, file: str | None) -> ObjectsRead:
     """Read the objects of a file; a picker may lie in another object, or in Helm values."""
     found, flow, there = ObjectsRead(), Keys(), set[str]()
     documents = parse_documents(text, file)
-    others = [one for one in documents if (kind := one.child("kind")) is not None and str(kind.value) in BY
+    others = [one for one in documents if (named := one.child("kind")) is not None and str(named.value) in BY
               and embedded(one, text) is None]   # no effect on placements, and no picker in it
     if len(others) < len(documents):
         kinds = sorted({str(node.value) for one in others if (node := one.child("kind")) is not None})
