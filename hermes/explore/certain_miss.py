@@ -6,7 +6,8 @@ cannot be on time any more. So the verdict of the whole run is known.
 
 A search may lengthen a run that has not settled (`hermes.explore.lengthening`), unless requests of the second half of
 its arrivals miss a limit for certain. So the simulation goes on until that holds too, of the arrivals so far. Only then
-is it ended, and its figures are those of a part.
+is it ended, and its figures are those of a part. A search that ends such runs does not learn from them how long
+arrivals must be for others to settle: those begin shorter, and are lengthened where they have not settled.
 
 Judged are requests of one generation each, without what offers them again or ends the run early (`certain_miss`).
 """

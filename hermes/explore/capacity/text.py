@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.explore.capacity import Answer, Capacity, Trial
-from hermes.explore.objective import binds_text, settled
+from hermes.explore.objective import Row, binds_text, is_ended, settled
 from hermes.results.figures.catalogue import FIGURES
 from hermes.results.figures.limit_parts import limit_of_row
 from hermes.results.layout import format_s
@@ -29,7 +29,8 @@ def lines(found: Capacity, limits: str) -> list[tuple[str, str]]:
     if at is not None:
         out.append((f"at {_load(found, at)}", _seed(at, several) + _figures(at)))
         out.append(("binds", _binds(at, beyond)))
-        stops = limit_of_row((beyond if beyond is not None and beyond.misses is not None else at).row)
+        whole = beyond is not None and beyond.misses is not None and not is_ended(beyond.row)
+        stops = limit_of_row((beyond if beyond is not None and whole else at).row)
         if stops is not None:
             out.append(("stops", stops))
     if beyond is not None and beyond.misses is not None:
@@ -109,9 +110,12 @@ def trial_rows(found: Capacity) -> list[list[str]]:
     out = []
     for trials in (*(answer.trials for answer in found.answers), found.trials):
         for trial in sorted(trials, key=lambda trial: (trial.seed, trial.load, trial.row["requests.total"])):
-            row = trial.row
+            row: Row = trial.row
+            requests = f"{row['requests.total']:,}"
+            if is_ended(row):   # figures of a part
+                row = {}
             out.append([
-                str(trial.seed), _load(found, trial), f"{row['requests.total']:,}",
+                str(trial.seed), _load(found, trial), requests,
                 *("-" if row.get(key) is None else f"{row[key]:.4g}" for key in SHOWN[:2]),
                 *(format_s(row.get(key)) for key in SHOWN[2:]),
                 trial.misses or "meets",
