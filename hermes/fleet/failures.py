@@ -14,7 +14,7 @@ from hermes.config import ConfigModel, Duration, Name
 from hermes.config.streams import Every
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["WITHIN_ENGINES", "Engines", "Failure", "FailureConfig", "Struck", "ZoneFails"]
+__all__ = ["ELSEWHERE", "WITHIN_ENGINES", "Engines", "Failure", "FailureConfig", "Struck", "ZoneFails"]
 
 
 class Engines(Protocol):
@@ -197,3 +197,5 @@ FailureConfig = Annotated[Crashes | Hangs | Straggles | Reclaimed | DeviceFails 
                           Field(discriminator="kind")]
 WITHIN_ENGINES = ("hang", "straggler")
 """Kinds that only LLM clients know."""
+ELSEWHERE = ("reclaim", "device", "node", "zone")
+"""Kinds after which another replica may start in a free slot."""

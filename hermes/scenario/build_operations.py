@@ -13,7 +13,7 @@ from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
 from hermes.core.request import Stream
 from hermes.errors import InputError, Verbatim, inside, suggest
-from hermes.fleet.failures import WITHIN_ENGINES
+from hermes.fleet.failures import ELSEWHERE, WITHIN_ENGINES
 from hermes.gateway.config import GatewayConfig, draws
 from hermes.gateway.flow_config import Requested
 from hermes.network import Network, can_cancel
@@ -164,7 +164,8 @@ def _check_fleet(scenario: Scenario, config: Any, count: int, *, queued: bool) -
 
 def _slots_in_use(scenario: Scenario, name: str, fleet: Any, count: int) -> tuple[int, str]:
     """Return how many slots of a group, from the first on, may ever have a replica, and why."""
-    comes = fleet.updates or fleet.autoscaler.value_of("kind") != "static" or any(
+    moves = any(failure.kind in ELSEWHERE for failure in fleet.failures)
+    comes = moves or fleet.updates or fleet.autoscaler.value_of("kind") != "static" or any(
         name in shared.groups for shared in scenario.autoscalers)
     held = fleet.start + (0 if fleet.spares is None else fleet.spares.count)
     return (count, "the group's count") if comes else (held, "the replicas that there are: no other slot is used")
