@@ -14,6 +14,7 @@ from ..common.table_3 import (
     AGREE,
     DISAGREE,
     NEAR,
+    NONE_MEETS,
     OBJECTIVES,
     best_systems,
     kind,
@@ -174,7 +175,8 @@ def compared(grid: pd.DataFrame, ttft: str, ranked: str, quick: bool = False) ->
         f"{cell['objective']}", cell["paper"], cell["here"],
         cell["outcome"] + ("" if pd.isna(cell["at"]) else f", at {cell['at']:g} requests/s and client"),
         where="Table III", agrees=cell["outcome"] == AGREE,
-        settled=not quick and cell["outcome"] in (AGREE, DISAGREE))
+        settled=not quick and cell["outcome"] in (AGREE, DISAGREE),
+        qualifier="not comparable" if cell["outcome"] == NONE_MEETS and not quick else "")
         for cell in found.to_dict("records")]
     for lengths in ("conv", "code"):
         rates = _row(highest, "small", "plain", lengths)
