@@ -106,8 +106,7 @@ class Tried:
 
     @property
     def label(self) -> str:
-        each = [f"{count}+{more}" if more else f"{count}"
-                for count, more in zip(self.clients, self.spares, strict=True)]
+        each = [f"{one}+{more}" if more else f"{one}" for one, more in zip(self.clients, self.spares, strict=True)]
         return f"{each[0]} x {self.kind.name}" if len(each) == 1 else f"{each[0]}P/{each[1]}D {self.kind.name}"
 
 
@@ -210,10 +209,6 @@ class Sizing:
     def settled(self) -> bool:
         """Whether any simulation is long enough for a verdict."""
         return any(settled(tried.row) for tried in self.tried)
-
-    def whole(self, tried: Tried) -> dict[str, Any]:
-        """Return the same document with the spares."""
-        return self.settings(replace(tried, kind=replace(tried.kind, loss=None), clients=tried.all_clients))
 
     def settings(self, tried: Tried) -> dict[str, Any]:
         """Return the scenario's document with the clients of a layout, and the seed and requests of its simulation."""
@@ -353,10 +348,9 @@ class _Known(NamedTuple):
 def _not_asked(every: list[Kind], starts: Mapping[Kind, _Start], layouts: Sequence[str], max_devices: int
                ) -> list[Left]:
     """Return the kinds of too many devices, and those that have no roles where layouts with roles are asked for."""
-    left = [Left(kind, f"a client {'and its spares have' if kind.loss else 'has'} "
-                       f"{counted((1 + kind.spares(1)) * kind.devices, 'device')}, more than --max-devices "
-                       f"{max_devices}")
-            for kind in every if not kind.most(max_devices)]
+    least = {kind: counted((1 + kind.spares(1)) * kind.devices, "device") for kind in every}
+    left = [Left(kind, f"a client{' and spares' if kind.loss else ''} has {least[kind]}, more than --max-devices "
+                       f"{max_devices}") for kind in every if not kind.most(max_devices)]
     return left + [Left(kind, NO_ROLES, "pd") for kind in every if "pd" in layouts and not kind.has_roles
                    and (kind in starts or ("mixed" not in layouts and kind.devices <= max_devices))]
 

@@ -13,6 +13,7 @@ from hermes.errors import InputError, Verbatim, suggest
 from hermes.explore.objective import rate_option
 from hermes.explore.size import Sizing
 from hermes.explore.size.groups import groups_in, only
+from hermes.explore.size.spare import whole
 from hermes.explore.size.text import chart
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.loading import apply_override, moved_path
@@ -110,7 +111,7 @@ def write(sizing: Sizing, folder: Path) -> None:
     if not sizing.meets:
         return
     best = sizing.meets[0]
-    write_best(sizing.whole(best), sizing.scenario.source.base_dir,
+    write_best(whole(sizing, best), sizing.scenario.source.base_dir,
                f"{best.label}, {counted(best.devices, 'device')}", folder)
 
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hermes.errors import InputError
 
 if TYPE_CHECKING:
-    from hermes.explore.size import Sizing
+    from hermes.explore.size import Sizing, Tried
 
-__all__ = ["AsItHappens", "Loss", "as_it_happens", "loss_option"]
+__all__ = ["AsItHappens", "Loss", "as_it_happens", "loss_option", "whole"]
 
 UNITS = {"client": 0, "device": 0, "node": 8, "zone": 3}   # devices of a node, zones
 LONG_S = 36_000.0   # the lost clients do not come back in the simulation
@@ -69,6 +69,11 @@ def loss_option(text: str | None) -> Loss | None:
     return Loss(unit, int(number) if number else UNITS[unit])
 
 
+def whole(sizing: Sizing, tried: Tried) -> dict[str, Any]:
+    """Return the scenario's document with the clients of a layout and its spares."""
+    return sizing.settings(replace(tried, kind=replace(tried.kind, loss=None), clients=tried.all_clients))
+
+
 class AsItHappens(NamedTuple):
     """What a loss does until routers know it: figures of the incident, by their names in the summary."""
 
@@ -85,7 +90,7 @@ def as_it_happens(sizing: Sizing) -> AsItHappens | None:
     if not sizing.meets or sizing.loss is None:
         return None
     best = sizing.meets[0]
-    document = sizing.whole(best)
+    document = whole(sizing, best)
     side = max(range(len(best.clients)), key=lambda place: best.all_clients[place])
     lost, at = best.spares[side], STRIKES * float(best.row.get("settling.arrivals_s") or 60.0)
     clients = [dict(client) for client in document["clients"]]

@@ -10,7 +10,7 @@ from hermes.cli import main
 from hermes.errors import InputError
 from hermes.explore.objective import missed
 from hermes.explore.size import Kind, Tried, hourly, size
-from hermes.explore.size.spare import Loss, loss_option
+from hermes.explore.size.spare import Loss, loss_option, whole
 from hermes.explore.size.text import lines, plain
 from hermes.explore.sweep.figures import figures
 from hermes.hardware.descriptions.devices import load_device
@@ -65,7 +65,7 @@ def test_k_of_n(both):
     assert safe.clients == plainly.clients
     assert safe.all_clients == (plainly.clients[0] + 1,)
     assert hourly(safe) == pytest.approx(safe.devices * load_device("l40s").price_per_hour)
-    written = both[1].whole(safe)
+    written = whole(both[1], safe)
     assert written["clients"][0]["count"] == safe.all_clients[0]
     for lost, meets in ((1, True), (2, False)):
         few = [{**written["clients"][0], "count": safe.all_clients[0] - lost}]
