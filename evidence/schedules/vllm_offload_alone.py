@@ -21,6 +21,7 @@ process. Here that order is the one in which they ended.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -76,6 +77,7 @@ def sampled(request: dict[str, Any], place: int) -> int:
 def make(settings: dict[str, Any], alone: ModuleType) -> Any:
     """Return a scheduler with an OffloadingConnector of `host_chunks` chunks."""
     from vllm.config import KVTransferConfig
+    from vllm.v1 import kv_cache_interface
 
     block_bytes = 2 * settings["block_size"] * 8 * 4   # of the one layer that `vllm_alone` gives its model
     chunk_bytes = -(-block_bytes * settings["blocks_per_chunk"] // 4096) * 4096   # whole pages of memory
@@ -84,7 +86,11 @@ def make(settings: dict[str, Any], alone: ModuleType) -> Any:
         "eviction_policy": settings["eviction_policy"], "offload_prompt_only": settings["offload_prompt_only"],
         "store_threshold": settings["store_threshold"],
     })
+    kind = kv_cache_interface.KVCacheGroupSpec   # of layers of such a drafter, as the model runner marks them
+    kv_cache_interface.KVCacheGroupSpec = functools.partial(
+        kind, is_eagle_group=settings.get("speculative_method") in ("eagle", "eagle3", "mtp"))
     scheduler = alone.make(settings, kv_transfer_config=transfer)
+    kv_cache_interface.KVCacheGroupSpec = kind
     held = scheduler.connector.connector_scheduler.manager._num_chunks
     if held != settings["host_chunks"]:
         raise RuntimeError(f"the host cache has {held} chunks instead of {settings['host_chunks']}")

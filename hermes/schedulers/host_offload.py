@@ -287,6 +287,7 @@ class HostOffload(SchedulerPart):
         chunk = first
         while chunk < end and self.host.ready(seq.block_key(chunk * self.blocks_per_chunk + last, bs)):
             chunk += 1
+        chunk -= self.pool.drop_last_hit
         return max(0, chunk * size - past) if chunk > first else 0
 
     def _found(self, seq: Generation, past: int) -> int | None:
@@ -301,23 +302,25 @@ class HostOffload(SchedulerPart):
         first, end = past // size, seq.num_tokens // size
         if end * size - past < size:
             return 0
-        pending = busy = False
-        chunk = first
+        pending = False
+        busy = chunk = first
         while chunk < end:
             key = seq.block_key(chunk * self.blocks_per_chunk + last, bs)
             ready = self.host.ready(key)
             if ready is None:
                 break
             pending |= not ready
-            busy |= key in self._being_loaded
             chunk += 1
+            if busy == chunk - 1 and key not in self._being_loaded:
+                busy = chunk   # up to here no load is under way
         if chunk == first:
             return 0
         if pending:
             return None
+        chunk -= self.pool.drop_last_hit
         if chunk * size - past < size:
             return 0
-        return None if busy else chunk * size - past
+        return None if busy < chunk else chunk * size - past
 
     def _room_for_load(self, seq: Generation, num_tokens: int) -> bool:
         """Whether the blocks of the first `num_tokens` tokens are free on top of those that prefills and loads under
@@ -417,6 +420,8 @@ class HostOffload(SchedulerPart):
         """Offer the chunks of the first `num_tokens` tokens that were not offered yet; start a job for the new ones."""
         progress, per_chunk = self._of(seq), self.blocks_per_chunk
         first, end = progress.next_chunk, num_tokens // self.chunk_tokens
+        if self.pool.drop_last_hit and not ended and num_tokens > seq.prompt_tokens:
+            end -= 1   # rejected drafts may still change what the drafter keeps of it
         if end <= first:
             return
         keys = self._keys(seq, first, end)
