@@ -79,7 +79,8 @@ DYNAMO = Known(
     frozenset((
         "router-mode", "router-kv-overlap-score-credit", "router-kv-overlap-score-weight", "kv-overlap-score-weight",
         "router-prefill-load-scale", "router-host-cache-hit-weight", "router-temperature", "router-kv-events",
-        "no-router-kv-events", "kv-events", "no-kv-events", "router-ttl-secs", "router-ttl")),
+        "no-router-kv-events", "kv-events", "no-kv-events", "router-ttl-secs", "router-ttl", "migration-limit",
+        "migration-max-seq-len")),
     _beside("""
         discovery-backend dump-config-to dyn-chat-processor dyn-debug-perf* dyn-preprocess-workers
         enable-anthropic-api* event-plane grpc-metrics-port http-host http-port interactive* kserve-grpc-server*
@@ -88,7 +89,7 @@ DYNAMO = Known(
         no-serve-indexer* tls-cert-path tls-key-path tokenizer"""),
     {"router-queue-threshold": "None", "router-kv-overlap-score-credit-decay": "0",
      "router-disk-cache-hit-weight": "0.25", "shared-cache-type": "none", "router-prefill-load-model": "none",
-     "migration-limit": "0", "no-load-aware": "", "no-decode-fallback": "", "no-use-remote-indexer": "",
+     "no-load-aware": "", "no-decode-fallback": "", "no-use-remote-indexer": "",
      "no-router-replica-sync": "", "router-track-active-blocks": "", "no-router-track-output-blocks": "",
      "router-assume-kv-reuse": "", "router-track-prefill-tokens": ""},
     frozenset(("router-kv-events", "no-router-kv-events", "kv-events", "no-kv-events")))
@@ -262,8 +263,12 @@ def _dynamo(flags: Flags) -> RouterRead:
     routers: dict[str, Any] = {"kv": None, "round-robin": {"kind": "round_robin"}, "random": {"kind": "random"},
                                "power-of-two": {"kind": "power_of_two", "load": "requests"}}
     mode = _one_of(flags, "router-mode", "round-robin", routers)
+    gateway: dict[str, Any] = {}
+    if limit := _whole(flags, "migration-limit", 0):   # otherwise nothing migrates
+        longest = _whole(flags, "migration-max-seq-len", 0)
+        gateway = {"gateway": {"migration": {"limit": limit} | ({"max_seq_len": longest} if longest else {})}}
     if routers[mode] is not None:
-        return RouterRead({"router": routers[mode]})
+        return RouterRead({"router": routers[mode]} | gateway)
     events = next((not name.startswith("no-") for name in reversed(flags) if name in DYNAMO.switches), True)
     ttl = _number(flags, "router-ttl-secs", _number(flags, "router-ttl", 120))
     credit, scale = _number(flags, "router-kv-overlap-score-credit", 1), _number(flags, "router-prefill-load-scale", 1)
@@ -274,4 +279,4 @@ def _dynamo(flags: Flags) -> RouterRead:
     return RouterRead({"router": {
         "kind": "dynamo_kv", "caches": {"kind": "events"} if events else {"kind": "approximate", "ttl": ttl},
         "overlap_credit": credit, "host_credit": _number(flags, "router-host-cache-hit-weight", 0.75),
-        "prefill_load_scale": scale, "temperature": _number(flags, "router-temperature", 0)}})
+        "prefill_load_scale": scale, "temperature": _number(flags, "router-temperature", 0)}} | gateway)

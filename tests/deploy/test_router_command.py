@@ -10,6 +10,7 @@ from hermes.config.retries import SglangRetry
 from hermes.deploy.objects import with_parts
 from hermes.deploy.router_command import router_of
 from hermes.errors import InputError
+from hermes.gateway.config import MigrationConfig
 from hermes.routing.dynamo_kv import DynamoKvConfig
 from hermes.routing.sglang_cache_aware import SglangCacheAwareConfig
 from hermes.scenario import load_scenario
@@ -78,6 +79,16 @@ def test_dynamo(command: str, router: dict[str, Any]) -> None:
     parts = router_of(command).parts
     assert parts == {"router": {"kind": "dynamo_kv", **COSTS, **router}}
     DynamoKvConfig.model_validate(parts["router"])
+
+
+@pytest.mark.parametrize(("command", "migration"), [
+    (f"{FRONTEND} --migration-limit 3", {"limit": 3}),
+    ("DYN_MIGRATION_LIMIT=2 python -m dynamo.frontend", {"limit": 2}),
+    ("python -m dynamo.frontend --migration-limit 1 --migration-max-seq-len 4096", {"limit": 1, "max_seq_len": 4096}),
+])
+def test_dynamos_migration(command: str, migration: dict[str, Any]) -> None:
+    assert router_of(command).parts["gateway"] == {"migration": migration}
+    MigrationConfig.model_validate(migration)
 
 
 @pytest.mark.parametrize(("command", "router"), [
