@@ -123,7 +123,7 @@ class LLMReadings:
         """See `hermes.core.client.Streaming`. Answers of a batch that returns together come with its end."""
         if stage.first_step < 0 or self.returns_together:
             return 0, -1
-        done, now, plan, ticks = self.steps_done(), self.env._now, self._flight.plan, self.ticks
+        done, now, plan, pauses = self.steps_done(), self.env._now, self._flight.plan, self.pauses or []
         clock = self.scheduler.group.clock + (done if plan is not None and plan.decodes else 0)
         sent = self.num_steps + done
         while sent and self._sent_ns(sent - 1) > now:   # the front end has its tokens still
@@ -135,13 +135,8 @@ class LLMReadings:
         for emit, start, stop in segments:
             if 0 <= emit < sent:
                 count, last = count + 1, emit
-            if ticks is None:
-                stop = min(stop, sent)
-                step = stop - 1
-            else:
-                known = len(ticks)
-                stop = min(stop, bisect_left(ticks, sent) if sent <= self.num_steps else known + sent - self.num_steps)
-                step = -1 if stop <= start else ticks[stop - 1] if stop <= known else self.num_steps + stop - 1 - known
+            stop = min(stop, sent - bisect_left(pauses, sent))
+            step = stop - 1 + bisect_right(range(len(pauses)), stop - 1, key=lambda i: pauses[i] - i)
             if stop > start:
                 count, last = count + stop - start, step
         return min(count, stage.target_tokens - stage.given), self._sent_ns(last) if count else -1

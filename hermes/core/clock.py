@@ -94,6 +94,7 @@ class Clock(Environment):
         self._priority = 0   # of the event that happens
         self.shared: dict[Any, Any] = {}   # Any: stores, links, what clients share by name
         self.halted = False
+        self._end = Tick(self, _nothing)   # behind all other events of a run
 
     def tick_at(self, time_ns: int, priority: int, callback: Callable[[Tick], None]) -> Tick:
         """Call `callback(tick)` at `time_ns`, which must not be in the past."""
@@ -119,13 +120,13 @@ class Clock(Environment):
     def halt(self) -> None:
         """End the run, after the event that happens now: nothing that was to happen will."""
         self.halted = True
-        self._queue.clear()
+        self._queue[:] = [(self._now, -1, next(self._eid), self._end)]  # type: ignore[list-item]
 
     def drain(self, until_ns: int | None = None, watch: Callable[[], None] | None = None) -> None:
         """Run until the queue is empty or the next event is after `until_ns`; call `watch()` every 65,536 events."""
         queue = self._queue
         # An event behind all others ends it: to look at the next one's time costs more than to compare each with this.
-        end = Tick(self, _nothing)
+        end = self._end = Tick(self, _nothing)
         entry = (_NEVER if until_ns is None else until_ns, _NEVER, next(self._eid), end)
         heappush(queue, entry)  # type: ignore[misc]
         try:
@@ -145,7 +146,7 @@ class Clock(Environment):
                 if watch is not None:
                     watch()
         except BaseException:
-            queue.remove(entry)  # type: ignore[arg-type]
+            queue[:] = [each for each in queue if each[3] is not end]
             heapify(queue)
             raise
 

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from hermes.study import Compared, Context, Plot, Point, Report, Table, run_points
+from hermes.sums import float_sum
 
 from .figures import incident_figures
 
@@ -89,7 +90,7 @@ def _compared(frame: pd.DataFrame) -> list[Compared]:
                  "away before either, and the missing replica decides", 0, interval=_interval(_less(slow, fast)),
                  neutral=0),
         Compared("requests that SGLang's retries save of those that are lost without any, one spare, %", None,
-                 100 * (1 - sum(again) / max(sum(plain), 1)), f"{_mean(plain):.0f} are lost without retries, "
+                 100 * (1 - float_sum(again) / max(float_sum(plain), 1)), f"{_mean(plain):.0f} are lost without retries, "
                  f"{_mean(again):.0f} with them: answers that had begun", 0),
     ]
 
@@ -99,7 +100,7 @@ def _less(first: Sequence[float], second: Sequence[float]) -> list[float]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return float_sum(values) / len(values)
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float] | None:
