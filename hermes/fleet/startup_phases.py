@@ -56,7 +56,7 @@ class StockOut(ConfigModel):
 
 
 class Pool(ConfigModel):
-    """Nodes that a group takes and gives back, one for each replica."""
+    """Nodes that a group takes and gives back, as many as a replica needs (`nodes`)."""
 
     name: Name | None = None
     """Groups whose pools have one name, and say the same of it, share its nodes: a budget of devices. Left out, the
