@@ -90,8 +90,8 @@ def _compared(frame: pd.DataFrame) -> list[Compared]:
                  "away before either, and the missing replica decides", 0, interval=_interval(_less(slow, fast)),
                  neutral=0),
         Compared("requests that SGLang's retries save of those that are lost without any, one spare, %", None,
-                 100 * (1 - float_sum(again) / max(float_sum(plain), 1)), f"{_mean(plain):.0f} are lost without retries, "
-                 f"{_mean(again):.0f} with them: answers that had begun", 0),
+                 100 * (1 - float_sum(again) / max(float_sum(plain), 1)), f"{_mean(plain):.0f} are lost without "
+                 f"retries, {_mean(again):.0f} with them: answers that had begun", 0),
     ]
 
 
