@@ -25,6 +25,7 @@ import numpy as np
 
 from hermes.errors import InputError
 from hermes.explore.size import Tried, size
+from hermes.explore.size.layouts import Splits
 from hermes.explore.sweep.executor import Executor, of_workers
 from hermes.hardware.descriptions.devices import DeviceDescription, load_device
 from hermes.hardware.descriptions.models import ModelDescription, load_model
@@ -248,7 +249,7 @@ def sized(model: str, dtype: str, device: str, executor: Executor | None = None)
     tps = layouts(model, device)
     best, why = None, ""
     try:
-        found = size(scenario(model, dtype, device), devices=[device], tps=tps, pps=[1], dps=[1], eps=[False],
+        found = size(scenario(model, dtype, device), devices=[device], tps=tps, splits=Splits([1], [1], [False]),
                      layouts=["mixed"], max_devices=MOST_DEVICES, executor=executor)
         best = found.ranked[0] if found.ranked else None
         why = "" if best else f"{MOST_DEVICES} devices miss: {found.found[0].tried[-1].misses}"

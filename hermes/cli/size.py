@@ -50,13 +50,15 @@ class LayoutOptions(Options):
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `hermes.explore.size.size`. Raises `InputError`."""
+        from hermes.explore.size.layouts import Splits
         from hermes.explore.size.spare import loss_option
 
         return {"loss": loss_option(self.spare),
                 "devices": _names(self.device, "--device"), "tps": _numbers(self.tp, "--tp"),
-                "pps": None if self.pp is None else _numbers(self.pp, "--pp"),
-                "dps": None if self.dp is None else _numbers(self.dp, "--dp"),
-                "eps": None if self.ep is None else _experts(self.ep), "layouts": _layouts(self.layout),
+                "splits": Splits(pps=None if self.pp is None else _numbers(self.pp, "--pp"),
+                                 dps=None if self.dp is None else _numbers(self.dp, "--dp"),
+                                 eps=None if self.ep is None else _experts(self.ep)),
+                "layouts": _layouts(self.layout),
                 "max_devices": self.max_devices, "prices": _prices(self.price)}
 
 

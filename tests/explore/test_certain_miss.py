@@ -13,6 +13,7 @@ from hermes.api import run_built
 from hermes.explore.certain_miss import BY_FAR, CERTAIN, CertainMiss, certain_miss
 from hermes.explore.objective import is_ended, missed
 from hermes.explore.size import size
+from hermes.explore.size.layouts import Splits
 from hermes.explore.size.text import lines, plain
 from hermes.explore.sweep.executor import InProcess
 from hermes.explore.trials import Trials
@@ -107,7 +108,7 @@ def test_an_answer_says_a_bound_for_what_was_ended(tmp_path: Any) -> None:
     one = {**OVERLOAD, "workload": {**OVERLOAD["workload"], "requests": 600},
            "clients": [{"model": "llama-3.1-8b", "device": "l40s"}], "slo": {"ttft": 1.0, "tpot": 0.04}}
     one["workload"] = {**one["workload"], "arrivals": {"kind": "poisson", "rate": 30.0}}
-    found = size(one, devices=["l40s"], tps=[1], pps=[1], layouts=["mixed"], max_devices=1, workers=0)
+    found = size(one, devices=["l40s"], tps=[1], splits=Splits([1]), layouts=["mixed"], max_devices=1, workers=0)
     assert not found.meets
     told = dict(lines(found))["misses"]
     assert " late after " in told

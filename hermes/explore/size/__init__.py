@@ -38,7 +38,18 @@ from hermes.explore.certain_miss import BY_FAR, CERTAIN
 from hermes.explore.lengthening import MOST_REQUESTS, arrivals_of
 from hermes.explore.objective import Row, is_ended, missed, need_fixed_clients, need_slo, settled
 from hermes.explore.size.bounds import demand_of, fewest_clients, fewest_split
-from hermes.explore.size.layouts import NO_ROLES, Kind, Left, candidates, changes, is_mixture, llm_of, own_of
+from hermes.explore.size.layouts import (
+    ANY,
+    NO_ROLES,
+    Kind,
+    Left,
+    Splits,
+    candidates,
+    changes,
+    is_mixture,
+    llm_of,
+    own_of,
+)
 from hermes.explore.size.own_layout import OwnLayout, as_composed, run_own
 from hermes.explore.size.size_range import StepRange, of_others, with_range
 from hermes.explore.size.spare import AsItHappens, Loss, as_it_happens
@@ -241,8 +252,7 @@ def size(
     document: Mapping[str, Any], *, base_dir: str | Path = ".", devices: Sequence[str],
     tps: Sequence[int] = (1, 2, 4, 8), layouts: Sequence[str] = LAYOUTS, max_devices: int = 64, workers: int = 1,
     out: str | Path | None = None, executor: Executor | None = None, progress: OnProgress | None = None,
-    prices: Mapping[str, float] | None = None, pps: Sequence[int] | None = None, dps: Sequence[int] | None = None,
-    eps: Sequence[bool] | None = None, loss: Loss | None = None,
+    prices: Mapping[str, float] | None = None, splits: Splits = ANY, loss: Loss | None = None,
 ) -> Sizing:
     """Find the fewest devices, for each device, parallelism and layout, with which a scenario meets its SLO.
 
@@ -257,8 +267,7 @@ def size(
         workers, out, executor, progress: As in `hermes.explore.capacity`.
         prices: Dollars per hour of one device, by its name in `devices`. Left out, the scenario's for the device that
             it names, else the description's.
-        pps, dps, eps: Pipeline stages, data-parallel ranks, and whether each device has whole experts. Left out, those
-            that make sense for the model (`hermes.explore.size.layouts.candidates`).
+        splits: Stages, ranks and experts to try (`hermes.explore.size.layouts.candidates`).
         loss: Each layout has spares for it (`hermes.explore.size.spare`).
 
     Raises `InputError` for a scenario without an SLO, and if no kind of client can serve the model.
@@ -271,9 +280,9 @@ def size(
     if unknown is not None:
         raise InputError(f"a price of one of the devices {', '.join(devices)}", unknown, field="--price")
     priced = [(device, *_price(device, base["clients"], prices, Path(base_dir))) for device in devices]
-    splits = candidates(tps, pps, dps, eps, is_mixture(llm_of(base["clients"]), folder_of))
+    tried = candidates(tps, splits, is_mixture(llm_of(base["clients"]), folder_of))
     every = [Kind(device, split.tp, dollars, given, split.pp, split.dp, split.ep, loss)
-             for device, dollars, given in priced for split in splits]
+             for device, dollars, given in priced for split in tried]
     asked = [kind for kind in every if kind.most(max_devices) and (kind.has_roles or "mixed" in layouts)]
     if not asked:
         least = min((1 + kind.spares(1)) * kind.devices for kind in every)

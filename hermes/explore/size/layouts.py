@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hermes.errors import InputError
 from hermes.explore.size.spare import Loss
@@ -117,14 +117,26 @@ class Left:
         return f"{self.kind.name} {self.layout}".rstrip()
 
 
-def candidates(tps: Sequence[int], pps: Sequence[int] | None, dps: Sequence[int] | None, eps: Sequence[bool] | None,
-               mixture: bool) -> list[Split]:
+class Splits(NamedTuple):
+    """Pipeline stages, data-parallel ranks, and whether each device has whole experts, to try beside the tensor
+    parallelism; those that make sense for the model where left out."""
+
+    pps: Sequence[int] | None = None
+    dps: Sequence[int] | None = None
+    eps: Sequence[bool] | None = None
+
+
+ANY = Splits()
+
+
+def candidates(tps: Sequence[int], named: Splits, mixture: bool) -> list[Split]:
     """Return the splits to try, those of tensor parallelism alone first.
 
     Everything that is named is combined. What is not named is tried within the devices of the largest `tp`: two stages;
     of a mixture also whole experts on each device of one stage, and two to eight ranks with whole experts. Ranks of
     several stages, of a dense model, or with parts of experts are tried only if they are named.
     """
+    pps, dps, eps = named
     stages, ranks = pps or STAGES, dps or (RANKS if mixture else (1,))
     experts = eps or ((False, True) if mixture else (False,))
 

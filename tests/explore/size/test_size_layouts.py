@@ -16,7 +16,7 @@ from hermes.config.yaml_document import as_node
 from hermes.errors import InputError
 from hermes.explore.size import Found, Sizing, Tried, changes, size
 from hermes.explore.size.bounds import demand_of, fewest_clients
-from hermes.explore.size.layouts import NO_ROLES, Kind, Left, Split, candidates
+from hermes.explore.size.layouts import NO_ROLES, Kind, Left, Split, Splits, candidates
 from hermes.explore.size.text import left_out, lines, marks, plain, ranking
 from hermes.hardware.descriptions.devices import load_device
 from hermes.hardware.descriptions.models import load_model
@@ -36,7 +36,8 @@ def question(model: str, rate: float, prompt: int = 500, output: int = 50, reque
 
 
 def names(*given: Any, mixture: bool = False) -> list[str]:
-    return [split.name for split in candidates(*given, mixture)]
+    tps, *named = given
+    return [split.name for split in candidates(tps, Splits(*named), mixture)]
 
 
 def test_what_is_tried_without_names() -> None:
@@ -117,8 +118,8 @@ def test_of_equal_prices_tensor_parallelism_alone_comes_first(dense: Sizing) -> 
 @pytest.mark.long
 def test_refusals_of_the_hardware_are_listed() -> None:
     """Ranks of a dense model and of several stages, and a client larger than all devices."""
-    found = size(question("llama-3.1-8b", 1, ttft="2 s", tpot="120 ms"), devices=["l40s"], tps=[1], pps=[1, 2],
-                 dps=[1, 2, 4], layouts=["mixed"], max_devices=4, workers=0)
+    found = size(question("llama-3.1-8b", 1, ttft="2 s", tpot="120 ms"), devices=["l40s"], tps=[1],
+                 splits=Splits([1, 2], [1, 2, 4]), layouts=["mixed"], max_devices=4, workers=0)
     left = {one.kind.split.name: one.reason for one in found.left}
     assert set(left) == {"TP1 DP2", "TP1 DP4", "TP1 PP2 DP2", "TP1 PP2 DP4"}
     assert "the ranks of a dense model share nothing" in left["TP1 DP4"]
@@ -196,7 +197,7 @@ def test_a_bound_of_stages_is_a_lower_bound() -> None:
     alone = fewest_clients(replace(demand, batches=1))
     assert alone is not None
     assert alone[0] in (2 * bound[0] - 1, 2 * bound[0])
-    found = size(asked, devices=["l40s"], tps=[1], pps=[2], layouts=["mixed"], max_devices=16, workers=0)
+    found = size(asked, devices=["l40s"], tps=[1], splits=Splits([2]), layouts=["mixed"], max_devices=16, workers=0)
     best = found.found[0].best
     assert best is not None
     assert bound[0] <= best.clients[0] <= bound[0] + 2
@@ -216,13 +217,14 @@ def test_a_mistake_is_one_line(arguments: list[str], said: str, capsys: pytest.C
 
 def test_only_refused_layouts_are_an_error() -> None:
     with pytest.raises(InputError, match="the ranks of a dense model share nothing"):
-        size(question("llama-3.1-8b", 1, tpot="1 s"), devices=["l40s"], tps=[1], dps=[2], workers=0)
+        size(question("llama-3.1-8b", 1, tpot="1 s"), devices=["l40s"], tps=[1], splits=Splits(dps=[2]), workers=0)
 
 
 def test_of_layouts_without_room_the_nearest_is_said() -> None:
     """One device is tried first, and three are no split of the model; two have the most memory."""
     with pytest.raises(InputError, match=r"weights .* do not fit in .*2 x 84.9 GB, device h100-sxm"):
-        size(question("llama-3.1-405b", 1, tpot="1 s"), devices=["h100-sxm"], tps=[1, 3, 2], pps=[1], workers=0)
+        size(question("llama-3.1-405b", 1, tpot="1 s"), devices=["h100-sxm"], tps=[1, 3, 2], splits=Splits([1]),
+             workers=0)
 
 
 @pytest.mark.long

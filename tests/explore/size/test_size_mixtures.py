@@ -15,6 +15,7 @@ from scripts_loaded import load
 from hermes.errors import InputError
 from hermes.explore.size import Kind, Tried, size
 from hermes.explore.size.bounds import demand_of, fewest_clients
+from hermes.explore.size.layouts import Splits
 from hermes.hardware.descriptions.devices import load_device
 from hermes.scenario import load_scenario
 
@@ -124,7 +125,7 @@ def test_steps_allow_no_fewer_devices_than_bytes_and_operations(script: ModuleTy
 def test_eight_bits_need_no_more_devices_than_sixteen() -> None:
     devices = {}
     for dtype in ("bf16", "fp8"):
-        found = size(scenario(dtype), devices=["h100-sxm"], tps=[1], pps=[1], layouts=["mixed"], workers=0)
+        found = size(scenario(dtype), devices=["h100-sxm"], tps=[1], splits=Splits([1]), layouts=["mixed"], workers=0)
         devices[dtype] = found.ranked[0].devices
     assert 1 <= devices["fp8"] <= devices["bf16"] <= 4
 

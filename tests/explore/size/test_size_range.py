@@ -9,6 +9,7 @@ import pytest
 import hermes
 from hermes.explore.objective import missed
 from hermes.explore.size import size
+from hermes.explore.size.layouts import Splits
 from hermes.explore.size.size_range import _numbers
 from hermes.explore.size.text import lines, plain
 from hermes.explore.sweep.figures import figures
@@ -66,7 +67,7 @@ def test_more_than_the_devices_allowed_is_said() -> None:
 @pytest.mark.long
 def test_a_layout_of_ranks_is_not_searched_again() -> None:
     few = ASKED | {"workload": ASKED["workload"] | {"requests": 800, "arrivals": {"kind": "poisson", "rate": 40}}}
-    staged = size(few, devices=["gaudi-3"], tps=(1,), pps=(2,), layouts=("mixed",), max_devices=64)
+    staged = size(few, devices=["gaudi-3"], tps=(1,), splits=Splits((2,)), layouts=("mixed",), max_devices=64)
     assert staged.steps.why
     assert "not searched again: step times of ranks and stages" in dict(lines(staged))["range"]
 
