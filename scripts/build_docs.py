@@ -27,8 +27,8 @@ def pages() -> list[Path]:
 
 
 def linked(page: Path) -> list[Path]:
-    """Return the files that a page links to or shows."""
-    targets = LINK.findall(page.read_text(encoding="utf-8"))
+    """Return the files that a page links to or shows, in its generated parts, too."""
+    targets = LINK.findall(expand(page.read_text(encoding="utf-8")))
     return [(page.parent / target).resolve() for target in targets if "://" not in target]
 
 
