@@ -249,6 +249,18 @@ def test_the_kill_of_what_hangs_lets_its_requests_go_on(mode: str) -> None:
 
 
 @each_mode
+@pytest.mark.parametrize("kind", ["device", "node", "zone"])
+def test_the_cause_is_the_failure_that_took_the_replica_away(mode: str, kind: str) -> None:
+    lost: Data = {"kind": kind, "at": s(5500), "repair": 1.0} | ({} if kind == "zone" else {"replica": 0})
+    nodes = {"nodes": {"zone": "z{i}"}} if kind == "zone" else {}
+    if kind == "zone":
+        lost["zone"] = "z0"
+    found = run([client(fleet() | {"failures": [lost]} | nodes)], [ask(1000)], mode)
+    assert [row[-1] for row in found.attempts] == ["migrated", "completed"]
+    assert list(figures(found)["causes"]) == [f"{kind}_down"]
+
+
+@each_mode
 def test_a_time_out_of_the_gateway_is_for_all_migrations_of_a_try(mode: str) -> None:
     """Crash at 5,500, as in the first test; the try ends at 1,000 + 10,000, before 11,800. The stream has begun, so
     that the request fails. With `begun: restart` it starts anew at 11,000 on replica 1, behind the step in flight."""

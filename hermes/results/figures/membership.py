@@ -18,10 +18,10 @@ from hermes.core.record import ATTEMPT_OUTCOMES, CUT, DOWN, DRAINING, GONE, READ
 from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
-__all__ = ["SERVES", "dollars_within", "fleet_groups", "fleet_summary", "held_ns", "mean_devices", "replicas_of",
-           "spans_in"]
+__all__ = ["CAUSES", "SERVES", "dollars_within", "fleet_groups", "fleet_summary", "held_ns", "mean_devices",
+           "replicas_of", "spans_in"]
 
-_CAUSES = {"crashed": "crashed", "hung": "hung", "device down": "device_down",
+CAUSES = {"crashed": "crashed", "hung": "hung", "device down": "device_down",
            "node down": "node_down", "zone down": "zone_down", RECLAIMED: "reclaimed"}
 SERVES = READY, DRAINING   # states of a client that has work
 
@@ -123,8 +123,8 @@ def _failures(record: RunRecord, rows: IntArray) -> dict[str, int]:
     for row, reason in zip(record.membership.tolist(), record.membership_reasons, strict=True):
         if tuple(row) in mine:
             before, last[row[0]] = last.get(row[0]), reason
-            if reason in _CAUSES and row[3] in (DOWN, GONE, DRAINING) and not (reason == before == RECLAIMED):
-                count[_CAUSES[reason]] += 1
+            if reason in CAUSES and row[3] in (DOWN, GONE, DRAINING) and not (reason == before == RECLAIMED):
+                count[CAUSES[reason]] += 1
     return dict(count)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from hermes.core.record import ATTEMPT_OUTCOMES, CUT, DOWN, GONE, RECLAIMED, RunRecord
+from hermes.core.record import ATTEMPT_OUTCOMES, CUT, DOWN, GONE, RunRecord
+from hermes.results.figures.membership import CAUSES
 from hermes.results.metrics import parts_of
 
-__all__ = ["CAUSES", "migrations_summary"]
+__all__ = ["migrations_summary"]
 
-CAUSES = {"crashed": "crashed", "hung": "hung", "node down": "node_down", RECLAIMED: "reclaimed", CUT: "drained"}
-"""Of migrations, by the reason for which a replica was down or gone."""
+_OF_REASONS = CAUSES | {CUT: "drained"}   # by the reason for which a replica was down or gone
 
 
 def migrations_summary(record: RunRecord) -> dict[str, dict[str, object]]:
@@ -22,7 +22,7 @@ def migrations_summary(record: RunRecord) -> dict[str, dict[str, object]]:
         anew                attempts in whose place another one began before the user had a token
         recomputed_tokens   prompt tokens that an earlier attempt had computed, and that no cache held
         lost_tokens         tokens of attempts that migrated which their users never got
-        causes              these but the first by cause: crashed, hung, node_down, reclaimed, drained, idle (no token
+        causes              these but the first by cause: those for which fleets lose replicas, drained, idle (no token
                             came in time), other (no client was left to decode)
     """
     table = record.migrations
@@ -49,8 +49,8 @@ def _causes(record: RunRecord) -> list[str]:
     """Return why each migration was made: what happened to its client, or to the one that was to take over."""
     down: dict[int, dict[int, str]] = {}
     for (client, _, time, state), reason in zip(record.membership.tolist(), record.membership_reasons, strict=True):
-        if state in (DOWN, GONE) and reason in CAUSES:
-            down.setdefault(time, {})[client] = CAUSES[reason]
+        if state in (DOWN, GONE) and reason in _OF_REASONS:
+            down.setdefault(time, {})[client] = _OF_REASONS[reason]
     table, found = record.migrations, []
     for attempt, late in zip(table["attempt"].tolist(), table["late"].tolist(), strict=True):
         there = down.get(int(record.attempts["end_ns"][attempt]), {})
