@@ -12,7 +12,7 @@ from hermes.core.reasons import GAVE_UP
 from hermes.core.record import FATES, STATUS_COMPLETED, STATUS_UNFINISHED, RunRecord
 from hermes.explore.sweep.figures import Scalar
 from hermes.results import Results
-from hermes.results.figures.membership import fleet_groups
+from hermes.results.figures.membership import fleet_groups, replicas_of
 from hermes.results.figures.replica_states import decisions, group_dollars, spans
 from hermes.results.figures.usage import paid_ns
 from hermes.results.slo import slo_groups, within_slo, without_limit
@@ -46,7 +46,8 @@ def scale_figures(results: Results) -> dict[str, Scalar]:
     for name, members in fleet_groups(record).items():
         dollars = group_dollars(record, members, start, end)
         made = {one.time_ns for one in decisions(record, members) if not one.text.endswith(_NOT_DECIDED)}
-        lasted = _starts_ns(record, members)
+        first = replicas_of(record, members)   # the clients of a replica start together
+        lasted = _starts_ns(record, first)
         found |= {
             f"{PREFIX}dollars.{name}": None if dollars is None else dollars[0],
             f"{PREFIX}events.{name}": len(made) * _DAY_NS / max(end - start, 1),

@@ -280,6 +280,14 @@ def test_max_and_fewer_at_the_start_are_varied():
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_replica_of_several_ranks_starts_once():
+    day = changed(autoscaler={"kind": "schedule", "changes": [{"at": 600, "replicas": 2}]})
+    day["clients"][0] |= {"model": "qwen3-30b-a3b", "parallel": {"dp": 2, "ep": 2}}
+    found = scale_figures(simulate(day))
+    assert found["scale.starts.llm"] == 1
+    assert found["scale.events.llm"] > 0
+
+
 def test_figures_of_a_schedule_by_hand():
     """A replica more at 10 minutes, ready at 14, and one fewer at 50: two decisions in an hour, one start. A crash and
     its restart are none."""
