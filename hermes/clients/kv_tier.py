@@ -143,7 +143,8 @@ def build_tiers(configs: list[KvTierConfig], env: Clock, index: int, name: str, 
         if tier in tiers:
             raise InputError(Verbatim(f"two tiers of this client are named {config.name!r}; rename one"),
                              field=f"tiers.levels.{i}.name")
-        tier.clients.append(index)
+        if index not in tier.clients:   # a replica that starts again attaches its parts anew
+            tier.clients.append(index)
         tiers.append(tier)
     return tiers
 

@@ -55,7 +55,7 @@ class MigrationConfig(ConfigModel):
     max_seq_len: int | None = Field(default=None, ge=1, le=10**9)
     """Longest prompt with answer so far that migrates (`--migration-max-seq-len`). Left out, there is no limit."""
     idle: Duration | None = Field(default=None, gt=0)
-    """Longest time without a token; then the gateway gives the attempt up (as Envoy's `per_try_idle_timeout`), and it
+    """Longest time without a token; then the gateway gives the attempt up (as Envoy's idle time-out of a try), and it
     migrates. Left out, there is none."""
 
 

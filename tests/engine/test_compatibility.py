@@ -56,6 +56,8 @@ SETTINGS: dict[str, Data] = {
     "replicas that come and go": {"client.fleet": {"start": 1, "start_up": {"total": 1}}},
     "a hang without `lasts`": {"client.fleet": {
         "start": 1, "start_up": {"total": 1}, "failures": [{"kind": "hang", "at": 1}]}},
+    "end": {"client.fleet": {"start": 1, "start_up": {"total": 1}}, "client.fleet.drain.end": "cancel"},
+    "`grace: null`": {"client.fleet": {"start": 1, "start_up": {"total": 1}}, "client.fleet.drain": {"grace": None}},
     "the scheduler `sglang`": {"client.scheduler": {"kind": "sglang"}},
     "the scheduler `vllm`": {"client.scheduler": {"kind": "vllm"}},
     "tiers outside the engine": {

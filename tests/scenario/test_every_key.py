@@ -34,7 +34,9 @@ NEEDED: dict[str, dict[str, Any]] = {
     "LognormalCounts": {"mean": 9, "sigma": 0.5}, "IvfFlat": {"vectors": 9000, "dim": 16, "nlist": 100},
     "IvfPq": {"vectors": 9000, "dim": 16, "nlist": 100}, "InvertedLists": {"vectors": 9000, "dim": 16, "nlist": 100},
     "Crashes": {"at": 1.0}, "Hangs": {"at": 1.0, "lasts": 1.0}, "Straggles": {"at": 1.0, "factor": 2.0},
-    "Reclaimed": {"at": 1.0}, "NodeFails": {"at": 1.0, "repair": 5.0},
+    "Reclaimed": {"at": 1.0}, **{kind: {"at": 1.0, "repair": 5.0} for kind in ("DeviceFails", "NodeFails")},
+    "ZoneFails": {"at": 1.0, "repair": 5.0, "zone": "z0"},
+    "LinkFailure": {"at": 1.0, "factor": 2.0}, "KvTierConfig": {"bandwidth": "1 GB/s"},
 }
 """Of models that ask for one of several keys, or for keys that fit together, what is given."""
 LENGTHS = {"kind": "fixed", "prompt": 8, "output": 2}   # conversations have prefixes and sessions of their own

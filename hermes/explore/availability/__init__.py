@@ -49,6 +49,7 @@ from hermes.results.figures.waiting import merged
 from hermes.results.progress import OnProgress
 from hermes.scenario import Scenario, load_scenario, scenario_of
 from hermes.scenario.build import build
+from hermes.site import page_url
 from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
@@ -60,7 +61,7 @@ TAIL_S = 120.0          # of a window after that, or after capacity is back: the
 WARM_S = 60.0           # of a window before the strike, at least
 MOST_REQUESTS = 200_000   # of a window
 RARE = 0.01             # of the incidents, below which one takes the window of another state before it
-NO_FAILURES = "missing: failures at random times (`every`); see docs/how-to/failures.md"
+NO_FAILURES = f"missing: failures at random times (`every`); see {page_url('how-to/failures')}"
 
 Counts = tuple[int, ...]   # of each group with a fleet, in order
 

@@ -14,7 +14,7 @@ from hermes.explore.objective import rate_option
 from hermes.explore.size import Sizing
 from hermes.explore.size.groups import groups_in, only
 from hermes.explore.size.spare import whole
-from hermes.explore.size.text import chart
+from hermes.explore.size.text import chart, speed
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.loading import apply_override, moved_path
 from hermes.units import counted
@@ -102,12 +102,13 @@ def _start(checked: Scenario) -> Start:
 
 
 def write(sizing: Sizing, folder: Path) -> None:
-    """Write `front.png` and, if a layout meets the SLO, `best.yaml`."""
+    """Write `front.png`, if a simulation was not ended early, and `best.yaml`, if a layout meets the SLO."""
     from hermes.results.plots import image
 
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / "front.png") as path:
-        path.write_bytes(image(chart(sizing), "png"))
+    if any(speed(tried) for tried in sizing.tried):
+        with replacing(folder / "front.png") as path:
+            path.write_bytes(image(chart(sizing), "png"))
     if not sizing.meets:
         return
     best = sizing.meets[0]

@@ -410,6 +410,10 @@ def chart(sizing: Sizing) -> Chart:
     best = [(*found, one.label) for one in front(sizing.tried) if (found := speed(one)) is not None]
     answer = sizing.meets[0] if sizing.meets else None
     title = "no layout meets the SLO" if answer is None else f"{answer.label} is the cheapest that meets the SLO"
-    return Chart(title, f"{len(sizing.tried)} simulations" + ("; ring: the cheapest" if answer else ""), [front_panel(
+    drawn = sum(map(len, groups.values()))
+    counts = f"{drawn} of {len(sizing.tried)} simulations: the others certainly miss, and were ended"
+    if drawn == len(sizing.tried):
+        counts = f"{drawn} simulations"
+    return Chart(title, counts + ("; ring: the cheapest" if answer else ""), [front_panel(
         "Speed of a user against speed of a device", "output tokens/s of one user (median)",
         "output tokens/s of one device", groups, best, None if answer is None else speed(answer))])
