@@ -28,6 +28,7 @@ from hermes.core.request import Request
 from hermes.core.stage import Stage
 from hermes.dispatch.coordinator import Coordinator
 from hermes.dispatch.parts import DispatchPart
+from hermes.explore.sweep.figures import Scalar
 from hermes.results.figures.settling import share_beyond
 from hermes.results.slo import METRICS
 from hermes.scenario import Scenario
@@ -35,7 +36,6 @@ from hermes.units import NS_PER_S
 
 __all__ = ["BY_FAR", "CERTAIN", "CertainMiss", "certain_miss"]
 
-Scalar = bool | int | float | str | None
 CERTAIN, BY_FAR = 1.0, 3.0   # times the share that may be beyond a limit, which the low end of its interval passes
 CHECKS = 200    # of a whole run
 UNKNOWN, ON_TIME, LATE = 0, 1, 2

@@ -89,7 +89,7 @@ class Slot:
         self.clients, self.client, self.incarnation, self.state = clients, clients[0], -1, GONE
         self.backoff = BackOff(restarts)
         self.clocks: list[FailureClock] = []   # of its failures at random times
-        self.outages: dict[str, int] = {}   # what is down, a device, a node or a zone, and the how manieth outage it is
+        self.outages: dict[str, int] = {}   # what is down (a device, a node, a zone) -> number of the outage
         self.lost, self.doomed = 0, False   # outages so far; whether its node will not come back
         self.hung, self.hangs, self.slowed = False, 0, 0   # whether it hangs; how often it did, and was slow
         self.chosen = False   # whether routers choose it

@@ -19,8 +19,9 @@ from hermes.core.client import Client, Streaming
 from hermes.core.clock import EXPIRY, Clock, Tick
 from hermes.core.generation import Generation, token_delay_ns
 from hermes.core.reasons import ENDED
-from hermes.core.record import ATTEMPT_OUTCOMES, MIGRATION_FIELDS
+from hermes.core.record import MIGRATION_FIELDS
 from hermes.dispatch.rows import Table
+from hermes.gateway.gateway import FAILED, MIGRATED, TIMED_OUT
 from hermes.gateway.parts import GatewayPart
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from hermes.gateway.gateway import Gateway
 
 __all__ = ["IdleTries", "Migration"]
-
-_FAILED, _TIMED_OUT, _MIGRATED = map(ATTEMPT_OUTCOMES.index, ("failed", "timed out", "migrated"))
-
 
 class Migration(GatewayPart):
     """Lets calls go on, and notes from which attempts.
@@ -69,9 +67,9 @@ class Migration(GatewayPart):
         elif ended is not None:
             self._reached[call] = max(ended.reached, self._reached.get(call, 0))
             self._next[call] = self._rows.add(
-                ended.id, -1, ended.sent, int(self._gateway.outcome(ended.id) == _TIMED_OUT), 0)
+                ended.id, -1, ended.sent, int(self._gateway.outcome(ended.id) == TIMED_OUT), 0)
             if ended.sent:
-                self._gateway.reckon(ended.id, _MIGRATED)
+                self._gateway.reckon(ended.id, MIGRATED)
                 self._gave.setdefault(call, []).append(ended.id)
                 call.lead, call.carried = cast(Generation, ended.first), call.carried + ended.sent
 
@@ -95,7 +93,7 @@ class Migration(GatewayPart):
     def forgets(self, call: Call) -> None:
         """Let the attempts of a call that is not answered in the end have failed."""
         for number in self._gave.pop(call, ()):
-            self._gateway.reckon(number, _FAILED)
+            self._gateway.reckon(number, FAILED)
         self._next.pop(call, None)
         self._reached.pop(call, None)
 

@@ -447,8 +447,6 @@ def in_chain(record: RunRecord) -> dict[int, int]:
 
 def parts_of(record: RunRecord) -> Parts:
     """Return what users have, and what is lost, of the attempts that migrated."""
-    from hermes.results.metrics import stage_token_steps  # it imports this module
-
     found: Parts = {}
     table = record.migrations
     if not table:

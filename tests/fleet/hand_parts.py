@@ -63,14 +63,18 @@ class Times(ArrivalProcess):
 
 
 @contextmanager
-def registered() -> Iterator[None]:
-    """The components above can stand in scenarios; afterwards the registries are as they were."""
-    HARDWARE.register("hand_steps")(StepsConfig)
+def registered(**more: type[Any]) -> Iterator[None]:
+    """The components above can stand in scenarios; afterwards the registries are as they were. more: Hardware by kind.
+    """
+    hardware = {"hand_steps": StepsConfig, **more}
+    for kind, config in hardware.items():
+        HARDWARE.register(kind)(config)
     ARRIVALS.register("hand_times")(Times)
     try:
         yield
     finally:
-        HARDWARE.unregister("hand_steps")
+        for kind in hardware:
+            HARDWARE.unregister(kind)
         ARRIVALS.unregister("hand_times")
 
 

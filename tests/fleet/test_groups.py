@@ -14,17 +14,13 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 from test_groups_by_hand import GroupConfig, group
 
-from hermes.hardware.base import HARDWARE
-
 LAST = 60_000   # ns in which things happen
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _hand_parts() -> Iterator[None]:
-    with hand_parts.registered():
-        HARDWARE.register("hand_group")(GroupConfig)
+    with hand_parts.registered(hand_group=GroupConfig):
         yield
-        HARDWARE.unregister("hand_group")
 
 
 times = st.integers(1, LAST).map(s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from hypothesis import given
@@ -16,6 +17,7 @@ from hermes.network.sharing import RATE_UNIT
 S = 1_000_000_000
 
 Flow = tuple[int, tuple[int, ...], int]     # (start in ns, links, bytes)
+Change = tuple[int, int, float]     # (time in ns, link, bytes/s from then on)
 
 
 def ends(bandwidths: list[float], flows: list[Flow]) -> tuple[list[int], list[int], FlowEngine]:
@@ -134,13 +136,15 @@ def traffic(draw: st.DrawFn) -> tuple[list[float], list[Flow]]:
     return bandwidths, draw(st.lists(flow, min_size=1, max_size=25))
 
 
-def exact_ends(bandwidths: list[float], flows: list[Flow]) -> list[Fraction]:
-    """The fluid model in exact arithmetic, everything anew at every start and end: the definition, slowly."""
-    now, left, end = Fraction(0), {}, [Fraction(-1)] * len(flows)
+def exact_ends(bandwidths: list[float], flows: list[Flow], changes: Sequence[Change] = ()) -> list[Fraction]:
+    """The fluid model in exact arithmetic, everything anew at every event: the definition, slowly."""
+    now, left, end = Fraction(0), dict[int, Fraction](), [Fraction(-1)] * len(flows)
     coming = sorted(range(len(flows)), key=lambda i: flows[i][0])
+    ahead = sorted(changes, key=lambda one: one[0])
+    capacity = [Fraction(b) for b in bandwidths]
     while coming or left:
         rate: dict[int, Fraction] = {}
-        spare = [Fraction(b) for b in bandwidths]
+        spare = list(capacity)
         while len(rate) < len(left):
             crossing = [[i for i in left if i not in rate and link in flows[i][1]] for link in range(len(spare))]
             level, full = min((spare[link] / len(c), link) for link, c in enumerate(crossing) if c)
@@ -148,7 +152,8 @@ def exact_ends(bandwidths: list[float], flows: list[Flow]) -> list[Fraction]:
                 rate[i] = level
                 for link in flows[i][1]:
                     spare[link] -= level
-        then = min([now + left[i] / rate[i] for i in left] + [Fraction(flows[i][0], S) for i in coming[:1]])
+        then = min([now + left[i] / rate[i] for i in left if rate[i]] + [Fraction(flows[i][0], S) for i in coming[:1]]
+                   + [Fraction(one[0], S) for one in ahead[:1]])
         for i in list(left):
             left[i] -= rate[i] * (then - now)
             if not left[i]:
@@ -158,6 +163,9 @@ def exact_ends(bandwidths: list[float], flows: list[Flow]) -> list[Fraction]:
         while coming and flows[coming[0]][0] <= now * S:
             i = coming.pop(0)
             left[i] = Fraction(flows[i][2])
+        while ahead and ahead[0][0] <= now * S:
+            _, link, bandwidth = ahead.pop(0)
+            capacity[link] = Fraction(bandwidth)
     return end
 
 

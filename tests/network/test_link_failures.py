@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 from simpy.core import Environment
-from test_flow_engine import Flow, S
+from test_flow_engine import Change, Flow, S, exact_ends
 from test_max_min import assert_max_min, histories
 
 from hermes import simulate
@@ -25,8 +25,6 @@ from hermes.network.sharing import RATE_UNIT, MaxMin, Stream
 from hermes.network.topology import Topology
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
-
-Change = tuple[int, int, float]     # (time in ns, link, bytes/s from then on)
 
 
 def ends(bandwidths: list[float], flows: list[Flow], changes: list[Change]) -> tuple[list[int], FlowEngine]:
@@ -44,39 +42,6 @@ def ends(bandwidths: list[float], flows: list[Flow], changes: list[Change]) -> t
         at(env, time, FAILURE, lambda _, link=link, bandwidth=bandwidth: engine.resize(link, capacity_of(bandwidth)))
     env.run()
     return end, engine
-
-
-def exact_ends(bandwidths: list[float], flows: list[Flow], changes: list[Change]) -> list[Fraction]:
-    """The fluid model in exact arithmetic, everything anew at every event."""
-    now, left, end = Fraction(0), dict[int, Fraction](), [Fraction(-1)] * len(flows)
-    coming = sorted(range(len(flows)), key=lambda i: flows[i][0])
-    ahead = sorted(changes, key=lambda one: one[0])
-    capacity = [Fraction(b) for b in bandwidths]
-    while coming or left:
-        rate: dict[int, Fraction] = {}
-        spare = list(capacity)
-        while len(rate) < len(left):
-            crossing = [[i for i in left if i not in rate and link in flows[i][1]] for link in range(len(spare))]
-            level, full = min((spare[link] / len(c), link) for link, c in enumerate(crossing) if c)
-            for i in crossing[full]:
-                rate[i] = level
-                for link in flows[i][1]:
-                    spare[link] -= level
-        then = min([now + left[i] / rate[i] for i in left if rate[i]] + [Fraction(flows[i][0], S) for i in coming[:1]]
-                   + [Fraction(one[0], S) for one in ahead[:1]])
-        for i in list(left):
-            left[i] -= rate[i] * (then - now)
-            if not left[i]:
-                del left[i]
-                end[i] = then
-        now = then
-        while coming and flows[coming[0]][0] <= now * S:
-            i = coming.pop(0)
-            left[i] = Fraction(flows[i][2])
-        while ahead and ahead[0][0] <= now * S:
-            _, link, bandwidth = ahead.pop(0)
-            capacity[link] = Fraction(bandwidth)
-    return end
 
 
 @st.composite

@@ -18,7 +18,7 @@ from hermes.results import Results
 from hermes.results.figures.membership import mean_devices
 from hermes.results.figures.usage import paid_ns
 
-__all__ = ["extracted", "figures", "flatten", "load_extract"]
+__all__ = ["Scalar", "extracted", "figures", "flatten", "load_extract"]
 
 Scalar = bool | int | float | str | None
 OURS = ("hermes.explore.scale.figures:scale_figures",)

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from test_size import SMALL
 
 from hermes import simulate
 from hermes.cli import main
@@ -15,13 +16,7 @@ from hermes.explore.size.text import lines, plain
 from hermes.explore.sweep.figures import figures
 from hermes.hardware.descriptions.devices import load_device
 
-MANY = {
-    "name": "many",
-    "workload": {"requests": 900, "arrivals": {"kind": "poisson", "rate": 15},
-                 "lengths": {"kind": "independent", "prompt": 1000, "output": 60}},
-    "clients": [{"model": "llama-3.1-8b"}], "router": {"kind": "least_loaded", "load": "requests"},
-    "slo": {"ttft": "1 s", "tpot": "60 ms"},
-}
+MANY = SMALL | {"name": "many"}
 
 
 @pytest.mark.parametrize(("loss", "clients", "devices", "spares"), [
