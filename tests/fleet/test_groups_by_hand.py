@@ -23,7 +23,7 @@ from hermes.config.streams import Every
 from hermes.core.clock import Clock
 from hermes.errors import InputError
 from hermes.fleet.failure_times import FailureClock
-from hermes.hardware.base import HARDWARE, StepStats
+from hermes.hardware.base import StepStats
 from hermes.hardware.config import HardwareConfig
 from hermes.hardware.info import HardwareInfo
 from hermes.scenario import load_scenario
@@ -62,10 +62,8 @@ class GroupConfig(HardwareConfig):
 
 @pytest.fixture(scope="module", autouse=True)
 def _hand_parts() -> Iterator[None]:
-    with hand_parts.registered():
-        HARDWARE.register("hand_group")(GroupConfig)
+    with hand_parts.registered(hand_group=GroupConfig):
         yield
-        HARDWARE.unregister("hand_group")
 
 
 def group(own: dict[str, Any], *, tp: int = 1, dp: int = 1, pp: int = 1, **more: Any) -> dict[str, Any]:
@@ -146,6 +144,11 @@ def test_a_device_of_eight_ranks_takes_all_of_them_down(mode: str) -> None:
     summary = found.results.summary["fleet"]["llm"]
     assert (summary["slots"], summary["device_down"], summary["ready_most"]) == (2, 1, 2)
     assert summary["held_device_hours"] == pytest.approx(16 * found.record.end_ns / S / 3600)
+    incident = found.results.summary["incidents"]["rows"][0]   # of all ranks
+    assert incident["clients"] == ["llm-0"]
+    failed = sum(row[5] == "failed" for row in found.attempts)
+    assert incident["attempts_failed"] == failed == 16   # the eight, and one more at each rank
+    assert incident["back_s"] == pytest.approx(s(10000 - 5500))
 
 
 @each_mode

@@ -44,7 +44,7 @@ from hermes.explore.sweep.executor import Executor, opened
 from hermes.explore.sweep.runner import run_sweep
 from hermes.explore.trials import Trials
 from hermes.results.figures.incidents import FAR, Incident, sound_from, sound_replicas, timelines
-from hermes.results.figures.membership import fleet_groups
+from hermes.results.figures.membership import clients_of, fleet_groups
 from hermes.results.figures.waiting import merged
 from hermes.results.progress import OnProgress
 from hermes.scenario import Scenario, load_scenario, scenario_of
@@ -171,7 +171,8 @@ def availability(
     found, names = timelines(record), list(fleet_groups(record))
     length = round(days * DAY_S * NS_PER_S)
     timeline = _Timeline(record, months * length)
-    groups = {info.name: info.group or info.name for info in record.clients}
+    groups = {replica: name for name, members in fleet_groups(record).items()
+              for replica in clients_of(record, members)}
     keyed = [(_key(timeline, groups, one), one) for one in found]
     with scratch_folder(out) as folder, opened(executor, workers) as doing:
         states = _states(base, timeline, folder / "states", doing, progress)
@@ -219,6 +220,9 @@ class _Base:
             if failure.every is not None and failure.kind == "straggler":
                 raise InputError(Verbatim("a slow replica is not lost, so no number of replicas stands for it; take "
                                           "`hermes run`"), field=f"{field}.failures.{number}")
+            if failure.every is not None and failure.kind == "zone" and failure.zone is None:
+                raise InputError(Verbatim("each zone fails, and one of them is simulated: write an entry for each "
+                                          "zone, with its name"), field=f"{field}.failures.{number}.zone")
         timed = bool(fleet.crashes or fleet.updates) or any(failure.at is not None for failure in fleet.failures)
         self.left_out += [self.checked.clients[place].name] if timed else []
 
@@ -228,15 +232,16 @@ class _Base:
 
     def rates(self, record: RunRecord, found: Sequence[Incident]) -> list[Rate]:
         """Return the failures of each group, with the mean time until a replica that they hit is sound again."""
-        devices = {info.name: info.num_devices for info in record.clients}
-        place = {info.name: number for number, info in enumerate(record.clients)}
+        each = clients_of(record, range(len(record.clients)))
         out = []
         for name, failure in self._failures():
             config = self.checked.clients[self.fleets[name]]
-            mine = [one for one in found if one.kind == failure.kind and one.clients[0] in config.names]
-            downs = [down for one in mine for client in one.clients
-                     if (down := _down_s(record, place[client], one)) is not None]
-            number = devices[config.names[0]] if config.serves_llm else 1
+            own = clients_of(record, fleet_groups(record)[name])
+            mine = [one for one in found if one.kind == failure.kind and one.clients[0] in own]
+            downs = [down for one in mine for replica in one.clients
+                     if (down := _down_s(record, each[replica][0], one)) is not None]
+            devices = sum(record.clients[client].num_devices for client in next(iter(own.values())))
+            number = devices if config.serves_llm else 1
             out.append(Rate(name, failure.kind, number / failure.every.mean, float_sum(downs) / max(len(downs), 1),
                             any(len(one.clients) > 1 for one in mine)))
         return out
@@ -278,8 +283,10 @@ class _Base:
         for (name, place), count in zip(self.fleets.items(), before, strict=True):
             mine = self.clients[place]["fleet"].get("failures", ()) if name == group else ()
             failure = next((one for one in mine if "every" in one and one["kind"] == kind), None)
-            once = [] if failure is None else [{**{key: value for key, value in failure.items() if key != "every"},
-                                                "at": at_s, "replica": min(failure.get("replica", 0), count - 1)}]
+            once = []
+            if failure is not None:   # of a zone no replica is named
+                one = {} if kind == "zone" else {"replica": min(failure.get("replica", 0), count - 1)}
+                once = [{**{key: value for key, value in failure.items() if key != "every"}, "at": at_s, **one}]
             changes[name] = {"start": count, "failures": once}
         several = isinstance(self.document["workload"], list)
         out: dict[str, Any] = {"clients": self._with_fleets(changes)}

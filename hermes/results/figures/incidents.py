@@ -1,6 +1,6 @@
 """Incidents: what each failure did to capacity, SLO and requests, and how long the system took to recover.
 
-An incident is one strike of a failure, with all clients that it hits. Its times:
+An incident is one strike of a failure, with all replicas that it hits. Its times:
 
 - *noticed*: the first of readiness probes, the node's heartbeats, liveness probes, a circuit breaker and a spot node's
   notice that has found it.
@@ -43,7 +43,7 @@ from hermes.core.record import (
     STRUCK,
     RunRecord,
 )
-from hermes.results.figures.membership import fleet_groups
+from hermes.results.figures.membership import clients_of, fleet_groups, replicas_of
 from hermes.results.figures.slo_minutes import MINUTE_NS, share_asked, slo_minutes
 from hermes.results.metrics import RequestMetrics
 from hermes.results.slo import SloGroup, slo_given, within_slo, without_limit
@@ -62,7 +62,7 @@ class Incident:
     """One incident. Times are seconds after the strike; None: not in this run.
 
     Attributes:
-        clients: Names of those that it hits.
+        clients: Names of those that it hits; of an engine with ranks or stages, that of the whole engine.
         at_ns: Simulated time of the strike.
         noticed_by: A member of `INCIDENT_EVENTS`, or "breaker"; "" if nothing noticed it.
         recovered_s: Time to recover; None without an SLO, too.
@@ -121,6 +121,7 @@ def timelines(record: RunRecord) -> list[Incident]:
     if not table:
         return []
     found, backs = [], _capacity_back(record)
+    name_of = {client: name for name, mine in clients_of(record, range(len(record.clients))).items() for client in mine}
     for number, kind in enumerate(record.incident_kinds):
         mine = table["incident"] == number
         struck = mine & (table["event"] == STRUCK)
@@ -128,7 +129,7 @@ def timelines(record: RunRecord) -> list[Incident]:
             continue
         at = int(table["time_ns"][struck][0])
         clients = table["client"][struck].tolist()
-        one = Incident(kind, [record.clients[client].name for client in clients], at)
+        one = Incident(kind, [name_of[client] for client in clients], at)
         _notice(record, one, mine, clients, at)
         one.back_s = _after(backs[number], at)
         found.append(one)
@@ -214,7 +215,7 @@ def _capacity_back(record: RunRecord) -> dict[int, int]:
 def sound_replicas(record: RunRecord, members: list[int]) -> tuple[IntArray, IntArray]:
     """Return the times at which the number of sound replicas of a group changes, and that number from each on."""
     table, changes = record.incidents, Counter[int]()
-    for client in members:
+    for client in replicas_of(record, members):
         rows = record.membership[record.membership[:, 0] == client]
         hits = table["time_ns"][(table["client"] == client) & (table["event"] == STRUCK)].tolist()
         for place in np.flatnonzero(rows[:, 3] == READY).tolist():
@@ -231,8 +232,9 @@ def sound_replicas(record: RunRecord, members: list[int]) -> tuple[IntArray, Int
 
 def _let_go(record: RunRecord, members: list[int]) -> IntArray:
     """Return when replicas of a group began to drain since fewer were wanted."""
+    mine = set(replicas_of(record, members))
     return np.array([row[2] for row, reason in zip(record.membership.tolist(), record.membership_reasons, strict=True)
-                     if row[3] == DRAINING and row[0] in members and reason not in (RECLAIMED, "update")],
+                     if row[3] == DRAINING and row[0] in mine and reason not in (RECLAIMED, "update")],
                     dtype=np.int64)
 
 
@@ -272,12 +274,12 @@ def _owners(record: RunRecord, found: list[Incident]) -> IntArray:
     """Return the incident of each attempt that came to nothing at one of its clients; -1 for others."""
     table, owner = record.attempts, np.full(len(record.attempts["client"]), -1, dtype=np.int64)
     lost = np.isin(table["outcome"], _LOST)
-    place = {info.name: index for index, info in enumerate(record.clients)}
+    of_replica = clients_of(record, range(len(record.clients)))
     for number, one in enumerate(found):   # a later one takes what follows it
         at = one.at_ns
-        for client in map(place.__getitem__, one.clients):
-            rows = lost & (table["client"] == client) & (table["end_ns"] >= at)
-            owner[rows & (table["end_ns"] <= sound_from(record, client, at))] = number
+        for mine in map(of_replica.__getitem__, one.clients):
+            rows = lost & np.isin(table["client"], mine) & (table["end_ns"] >= at)
+            owner[rows & (table["end_ns"] <= sound_from(record, mine[0], at))] = number
     return owner
 
 

@@ -18,8 +18,8 @@ from hermes.core.record import ATTEMPT_OUTCOMES, CUT, DOWN, DRAINING, GONE, READ
 from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
-__all__ = ["CAUSES", "SERVES", "dollars_within", "fleet_groups", "fleet_summary", "held_ns", "mean_devices",
-           "replicas_of", "spans_in"]
+__all__ = ["CAUSES", "SERVES", "clients_of", "dollars_within", "fleet_groups", "fleet_summary", "held_ns",
+           "mean_devices", "replicas_of", "spans_in"]
 
 CAUSES = {"crashed": "crashed", "hung": "hung", "device down": "device_down",
            "node down": "node_down", "zone down": "zone_down", RECLAIMED: "reclaimed"}
@@ -37,10 +37,15 @@ def fleet_groups(record: RunRecord) -> dict[str, list[int]]:
 
 def replicas_of(record: RunRecord, members: Iterable[int]) -> list[int]:
     """Return one client of each replica among these, the first: those of one engine come and go together."""
-    first: dict[str, int] = {}
+    return [mine[0] for mine in clients_of(record, members).values()]
+
+
+def clients_of(record: RunRecord, members: Iterable[int]) -> dict[str, list[int]]:
+    """Return the clients of each replica among these, by its name."""
+    found: dict[str, list[int]] = {}
     for index in members:
-        first.setdefault(record.clients[index].replica or record.clients[index].name, index)
-    return list(first.values())
+        found.setdefault(record.clients[index].replica or record.clients[index].name, []).append(index)
+    return found
 
 
 def held_ns(record: RunRecord, start_ns: int, end_ns: int) -> IntArray:

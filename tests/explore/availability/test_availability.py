@@ -102,7 +102,26 @@ def test_a_node_of_two_has_no_closed_form():
     assert any(window.hits == (2,) for window in node.windows)
 
 
+def test_ranks_of_an_engine_are_one_replica():
+    """Two replicas of two ranks: each fails twice as often as one device, and takes the requests of both ranks."""
+    client = SMALL["clients"][0] | {"model": "qwen3-30b-a3b", "device": "h100-sxm", "parallel": {"dp": 2, "ep": 2},
+                                    "count": 2, "fleet": SMALL["clients"][0]["fleet"] | {
+                                        "start": 2, "start_up": {"total": "1 min"}}}
+    data = SMALL | {"clients": [client], "gateway": {"retries": 0}}
+    ranks = availability(data, days=4, months=2, workers=0)
+    assert ranks.full == (2,)
+    assert ranks.rates[0].per_s == pytest.approx(2 / 72_000)
+    assert ranks.why == ""
+    window = next(one for one in ranks.windows if one.before == (2,))
+    crashed = client | {"fleet": client["fleet"] | {"failures": [], "crashes": [{"at": 90, "replica": 0}]}}
+    run = simulate(data | {"workload": SMALL["workload"] | {"requests": None, "duration": 300}, "clients": [crashed]})
+    assert run.summary["incidents"]["requests_failed"] == run.summary["attempts"]["failed"]
+    assert window.lost > 0
+
+
 @pytest.mark.parametrize(("data", "said"), [
+    (with_fleet(failures=[{"kind": "zone", "every": {"mean": "9 h"}, "repair": "1 h"}], nodes={"zone": "z{i%2}"}),
+     "write an entry for each zone"),
     (with_fleet(failures=[]), "failures: missing: failures at random times"),
     ({**SMALL, "slo": {}}, "slo: missing"),
     (with_fleet(failures=[{"kind": "straggler", "factor": 2, "every": {"mean": "9 h"}}]), "a slow replica is not lost"),
