@@ -397,6 +397,19 @@ def test_a_prefill_client_dies_before_or_during_the_hand_over(mode: str, crash: 
 
 
 @each_mode
+def test_a_request_goes_on_while_its_kv_is_still_on_its_way(mode: str) -> None:
+    """Output 2. The user has a token at 3,000, and its KV would be at d-0 at 13,000. At 8,000 the gateway waits no
+    longer, and p-0 computes 11 tokens, the last one too, until 10,100. Of 9,100 ns 5,000 are communication."""
+    found = run(halves(None, None), [ask(1000, 10, 2)], mode, migrates(idle=s(5000)), network=LINK,
+                first_token="prefill")
+    assert found.attempts == [(0, 1, 1, 1000, 8000, "migrated"), (0, 2, 0, 8000, 10100, "completed")]
+    parts = found.results.summary["breakdown"]
+    assert {cause: round(of["mean"] * 1e9) for cause, of in parts["causes"].items() if of["mean"]} == {
+        "communication_s": 5000, "compute_s": 4100}
+    assert parts["other_s"] == 0
+
+
+@each_mode
 @pytest.mark.parametrize(("scope", "again"), [("all", 2), ("client", 34)])
 def test_kv_in_a_tier_that_clients_share_survives_them(mode: str, scope: str, again: int) -> None:
     """Prompt 32, computed by p-0 until 5,200 and written to the tier, a byte a ns. Its KV is at d-0 at 37,200; tokens

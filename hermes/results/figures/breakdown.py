@@ -83,7 +83,7 @@ class CriticalPath:
 def critical_path(record: RunRecord) -> CriticalPath:
     """Find the path of every completed request and split its stages by cause."""
     stages = record.stages
-    assigned, start, end = stages["assigned_ns"], stages["start_ns"], over_ns(record)
+    assigned, end = stages["assigned_ns"], over_ns(record)
     asked, offered = asked_ns(record), offered_ns(record)
     counts = record.kept & (asked >= offered[stages["request"]])   # others came to nothing
     before = _waited_for(record, asked, counts)
@@ -94,8 +94,10 @@ def critical_path(record: RunRecord) -> CriticalPath:
         begins[rows[before[rows] < 0]] = True
         rows = before[rows]
         rows = rows[rows >= 0]
-    moving, served = _on_the_way(record), record.started
-    tokens = stages["first_token_ns"] >= 0
+    # where a request migrated before a stage of its began, all of that stage is a wait
+    served, start = record.started | on_path, np.where(record.started, np.minimum(stages["start_ns"], end), end)
+    moving = np.where(served, _on_the_way(record, start), 0)
+    first = np.where(stages["first_token_ns"] >= 0, np.minimum(stages["first_token_ns"], end), start)
     at = AtGateway.of(record)
     lost = at.lost + np.where(begins, (offered - record.arrival_ns)[stages["request"]], 0)
     spent = end - assigned + at.gateway + at.held + lost
@@ -104,7 +106,7 @@ def critical_path(record: RunRecord) -> CriticalPath:
     completed = record.status == STATUS_COMPLETED
     return CriticalPath(
         on_path, begins, np.where(served, start - assigned - moving, 0), moving, np.where(served, end - start, 0),
-        np.where(tokens, np.maximum(stages["first_token_ns"] - start, 0), 0), at.gateway, at.held, lost,
+        np.maximum(first - start, 0), at.gateway, at.held, lost,
         np.where(completed, record.finish_ns - record.arrival_ns - accounted, 0),
     )
 
@@ -138,18 +140,17 @@ def _waited_for(record: RunRecord, asked: IntArray, counts: BoolArray) -> IntArr
 
 
 def _last_stages(record: RunRecord, counts: BoolArray) -> IntArray:
-    """Return the row of each completed request's last stage that ended no later than the request."""
-    stages = record.stages
-    request = stages["request"]
-    counted = (record.status == STATUS_COMPLETED)[request] & (over_ns(record) <= record.finish_ns[request])
-    counted &= counts
+    """Return the row of each completed request's stage that was over last, and no later than the request."""
+    request, over = record.stages["request"], over_ns(record)
+    counted = (record.status == STATUS_COMPLETED)[request] & (over <= record.finish_ns[request])
     last = np.full(len(record.arrival_ns), -1, dtype=np.int64)
-    rows = np.flatnonzero(counted)
-    last[request[rows]] = rows      # the last assignment of a request counts
+    rows = np.flatnonzero(counted & counts)
+    rows = rows[np.argsort(over[rows], kind="stable")]   # a client may go on with what has migrated, and end it later
+    last[request[rows]] = rows
     return last[last >= 0]
 
 
-def _on_the_way(record: RunRecord) -> IntArray:
+def _on_the_way(record: RunRecord, start_ns: IntArray) -> IntArray:
     """Return, per stage row, the time between assignment and start in which its data was on its way."""
     stages, sent = record.stages, record.transfers
     n = len(stages["end_ns"])
@@ -163,7 +164,7 @@ def _on_the_way(record: RunRecord) -> IntArray:
         of_all = column[first]
         function.at(of_all, generation, column[rows])
         column[rows] = of_all[generation]
-    within = np.minimum(upto, stages["start_ns"]) - np.maximum(begin, stages["assigned_ns"])
+    within = np.minimum(upto, start_ns) - np.maximum(begin, stages["assigned_ns"])
     return np.asarray(np.maximum(within, 0), dtype=np.int64)
 
 
