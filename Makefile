@@ -12,7 +12,7 @@
 #   make conformance PYTHONS="PATH ..."  schedules against vLLM's own scheduler, one interpreter for each version
 #   make fuzz                9,000 malformed inputs with three seeds (10 minutes)
 #   make bench [JSON=FILE]   benchmarks, as a table and as flat JSON
-#   make duel                the RAGPulse day in 512 copies: requests per second beside another simulator's
+#   make duel OTHER=PYTHON   CPU and memory beside Dynamo's simulator, in turn, on a quiet machine
 #   make lint                ruff and mypy
 #   make docs                the documentation as a site, in build/site
 #   make matrix              the wheel on each Python with pinned, newest and lowest dependencies; matrix-short: newest ones
@@ -85,7 +85,7 @@ bench: $(VENV)/.stamp
 	$(PY) -m benchmarks $(if $(JSON),--json $(JSON)) $(ARGS)
 
 duel: $(VENV)/.stamp
-	$(PY) benchmarks/duel.py $(if $(JSON),--json $(JSON)) $(ARGS)
+	$(PY) benchmarks/duel.py --other $(OTHER) $(if $(JSON),--json $(JSON)) $(ARGS)
 
 lint: $(VENV)/.stamp-dev
 	$(PY) -m ruff check .
