@@ -180,7 +180,7 @@ def drift() -> tuple[float, float]:
         sum(range(6_000_000))
         cpu.append(time.process_time() - began)
         wall.append(time.perf_counter() - started)
-    return statistics.pstdev(cpu) / statistics.mean(cpu), max(1 - sum(cpu) / sum(wall), 0.0)
+    return statistics.pstdev(cpu) / statistics.mean(cpu), max(1 - statistics.mean(cpu) / statistics.mean(wall), 0.0)
 
 
 def duel(name: str, case: Case, other: str, compiled: str | None, repeats: int) -> dict[str, Any]:
