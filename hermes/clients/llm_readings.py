@@ -119,6 +119,10 @@ class LLMReadings:
         steps = self.steps
         return bisect_left(steps.view, self.env._now, steps.pos, steps.pos + self._flight.planned - 1) - steps.pos + 1
 
+    def seek_answers(self) -> None:
+        """See `hermes.core.client.Streaming`."""
+        self.scheduler.group.sought = True
+
     def sent_tokens(self, stage: Generation) -> tuple[int, int]:
         """See `hermes.core.client.Streaming`. Answers of a batch that returns together come with its end."""
         if stage.first_step < 0 or self.returns_together:

@@ -250,6 +250,10 @@ class Streaming(Protocol):
         ns (-1 without one)."""
         ...
 
+    def seek_answers(self) -> None:
+        """Let prompts find each block of an answer in the prefix cache as soon as it is full."""
+        ...
+
 
 class TakingOver(Protocol):
     """A client that can continue generations that another client began."""

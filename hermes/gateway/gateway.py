@@ -376,7 +376,8 @@ class Gateway(DispatchPart):
         """Answer the request of a call with an error."""
         self.forget(call)
         if not call.request.over:
-            self.coordinator.fates[call.request.id] = FATES.index(fate)
+            if not call.request.background:   # or its answer is complete
+                self.coordinator.fates[call.request.id] = FATES.index(fate)
             self.coordinator.refuse(call.request, f"{fate}: {reason}")   # its client may offer it again
 
     def running(self) -> list[Attempt]:

@@ -74,10 +74,15 @@ class Migration(GatewayPart):
                 call.lead, call.carried = cast(Generation, ended.first), call.carried + ended.sent
 
     def began(self, call: Call, client: Client) -> None:
+        if isinstance(call.stage, Generation):
+            cast(Streaming, client).seek_answers()   # an attempt that was given up may still run as the next one begins
         row = self._next.pop(call, None)
         if row is not None and call.attempt is not None:
             self._rows.columns["to"][row] = call.attempt.id
             self._under_way[call.attempt.id] = row, self._reached[call]
+
+    def moved(self, call: Call, source: Client, target: Client) -> None:
+        cast(Streaming, target).seek_answers()
 
     def gone(self, attempt: Attempt, output_tokens: int) -> None:
         """Note what an attempt that went on had to compute again."""

@@ -27,13 +27,14 @@ class DecodeGroup:
         pool: Prefix cache in which members' blocks are hashed; None without one, or if the group takes no blocks.
         in_flight: Tokens at the end of each member that are not known yet (1 with asynchronous scheduling).
         keeps_stopped: Whether a member that a stop token ends stays for one step more: the scheduler takes it out.
+        sought: Whether all members' answers may be looked up: a gateway lets requests go on with what they have so far.
         looked_up: Members whose answers other sequences may look up while they are written. Blocks of other members are
             hashed when they leave the group, unless the pool is `by_block` (then `late` is None).
     """
 
     __slots__ = (
         "_max_base", "_max_known", "block_size", "clock", "crossing", "ctx", "grows", "heap", "in_flight",
-        "keeps_stopped", "late", "looked_up", "members", "n", "pool",
+        "keeps_stopped", "late", "looked_up", "members", "n", "pool", "sought",
     )
 
     def __init__(
@@ -46,6 +47,7 @@ class DecodeGroup:
         self.late = None if pool is None or pool.by_block else self.pool
         self.in_flight = in_flight
         self.keeps_stopped = keeps_stopped
+        self.sought = False
         self.looked_up: dict[Generation, None] = {}
         self.clock = 0
         self.n = 0
@@ -79,7 +81,7 @@ class DecodeGroup:
             self._max_base, self._max_known = base, True
         elif base > self._max_base:
             self._max_base = base
-        if self.pool is not None and seq.content is not None and not self.pool.answers_alone(seq):
+        if self.pool is not None and (self.sought or (seq.content is not None and not self.pool.answers_alone(seq))):
             self.looked_up[seq] = None
 
     def _leave(self, seq: Generation) -> int:

@@ -110,6 +110,7 @@ def assert_conserved(record: RunRecord, *, ended: bool = True) -> None:
             assert np.isin(table["request"][served & ~once], answered).all()
             served &= once
         assert (table["outcome"][served] == COMPLETED).all()
+    assert (record.status[record.fates[:, 0]] == 2).all()
     assert len(record.stage_attempts) == len(stages["client"])
     begun = stages["start_ns"] >= 0
     assert (stages["assigned_ns"] <= stages["end_ns"]).all()

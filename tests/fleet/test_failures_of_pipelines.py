@@ -13,7 +13,7 @@ from long_runs import count
 
 from hermes.config.data_files import resource_dir
 from hermes.config.streams import stream
-from hermes.core.record import RunRecord
+from hermes.core.record import ATTEMPT_OUTCOMES, STATUS_COMPLETED, RunRecord
 from hermes.dispatch.simulation import Simulation
 from hermes.errors import InputError
 from hermes.gateway.flow_control import FlowControl
@@ -114,6 +114,18 @@ def holding(path: Path, requests: int, seed: int) -> list[str]:
         where = "workload" if count_of == 1 else f"workload.{place}"
         overrides += [f"{where}.tenants.values=[a, b, c]", f"{where}.classes.values=[gold, batch]"]
     return overrides
+
+
+def test_a_request_whose_work_in_the_background_fails_is_completed() -> None:
+    """METIS refines its profile beside request 37, in 30 calls; a client that dies a second after the answer has them.
+    """
+    path = FOLDER / "studies" / "metis" / "base.yaml"
+    record = conserved(path, holding(path, 40, 2))[2]
+    late = (record.attempts["outcome"] == ATTEMPT_OUTCOMES.index("failed")) & (record.attempts["request"] == 37)
+    assert late.sum() == 30
+    assert (record.attempts["end_ns"][late] > record.finish_ns[37]).all()
+    assert record.status[37] == STATUS_COMPLETED
+    assert 37 not in record.fates[:, 0]
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(FOLDER)))

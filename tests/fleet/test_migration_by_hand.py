@@ -450,6 +450,24 @@ def test_the_next_turn_finds_the_answer_that_two_clients_gave(mode: str) -> None
     assert found.results.requests["cached_tokens"].tolist()[1] == 17
 
 
+@each_mode
+@pytest.mark.parametrize("kind", ["chunked", "mixed"])
+def test_an_attempt_that_still_runs_gives_the_next_its_answer(mode: str, kind: str) -> None:
+    """One client. A prompt of 80 tokens makes the step from 5,000 end at 14,000. At 13,500 the gateway does not wait any
+    longer (nor at 13,000 for the prompt); both attempts run on until their cancels come. The next one of the first
+    request, a prompt of 13, finds the blocks of 12 tokens in the step from 14,000, and the other one 79 of 80: so that
+    step ends at 15,200 with the fourth token."""
+    own = {"kind": kind} if kind == "mixed" else {}
+    clients = [client(count=1, caching=True) | {"scheduler": own}] if own else [client(count=1, caching=True)]
+    found = run(clients, [ask(1000, 10, 6), ask(4500, 80, 1)], mode,
+                migrates(idle=s(8500), cancel_delay=s(50000)))
+    assert [row[-1] for row in found.attempts if row[0] == 0] == ["migrated", "completed"]
+    mine = found.record.stages["request"] == 0
+    assert found.record.stages["cached_tokens"][mine].tolist() == [0, 12]
+    assert found.record.migrations["recomputed"].tolist() == [1, 0]
+    assert found.finish == [15200 + 2000, 15200]
+
+
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 

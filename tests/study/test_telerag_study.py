@@ -166,7 +166,7 @@ def test_every_figure_has_a_cause_and_a_label_changes_it(tmp_path: Path):
     assert {"desktop_cpu", "answer_tokens", "miss_over_baseline", "faiss_side_by_side"} <= {
         name for changes in labels.values() for name in changes}
     runs = Runs(STUDY.context(tmp_path, workers=0, changes=["miss_over_baseline=1"]), 1)
-    rows = [*compared.compared(runs), *compared.overlaps(pd.DataFrame(budget_table(4))), *compared.strengths()]
+    rows = [*compared.compared(runs), *compared.overlaps(pd.DataFrame(budget_table())), *compared.strengths()]
     assert len({row.name for row in rows}) == len(rows)
     assert all(row.why.endswith(".") for row in rows)
     assert next(row.why for row in rows if row.name == "retrieval alone, nprobe 256").startswith("The rate of misses")
