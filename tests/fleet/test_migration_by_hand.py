@@ -453,9 +453,9 @@ def test_the_next_turn_finds_the_answer_that_two_clients_gave(mode: str) -> None
 @each_mode
 @pytest.mark.parametrize("kind", ["chunked", "mixed"])
 def test_an_attempt_that_still_runs_gives_the_next_its_answer(mode: str, kind: str) -> None:
-    """One client. A prompt of 80 tokens makes the step from 5,000 end at 14,000. At 13,500 the gateway does not wait any
-    longer (nor at 13,000 for the prompt); both attempts run on until their cancels come. The next one of the first
-    request, a prompt of 13, finds the blocks of 12 tokens in the step from 14,000, and the other one 79 of 80: so that
+    """One client. A prompt of 80 tokens makes the step from 5,000 end at 14,000. At 13,500 the gateway waits no longer
+    (nor at 13,000 for the prompt); both attempts run on until their cancels come. The next one of the first request, of
+    13 tokens, finds the blocks of 12 tokens in the step from 14,000, and the other one 79 of 80: so that
     step ends at 15,200 with the fourth token."""
     own = {"kind": kind} if kind == "mixed" else {}
     clients = [client(count=1, caching=True) | {"scheduler": own}] if own else [client(count=1, caching=True)]
