@@ -25,6 +25,7 @@ class Bracket:
         lowest, highest: Levels beyond which nothing is tried.
         confirm: Levels below the answer that are tried as well.
         known: Whether a level is met, for all levels tried.
+        near: How far the met level and the missed one may be apart for an answer.
         hint: A level where the answer is expected; tried next if nothing known rules it out, once.
     """
 
@@ -35,6 +36,7 @@ class Bracket:
     confirm: int = 0
     known: dict[int, bool] = field(default_factory=dict)
     hint: int | None = None
+    near: int = 1
 
     @property
     def misses_from(self) -> int | None:
@@ -60,7 +62,7 @@ class Bracket:
         low, high = self.meets_up_to, self.misses_from
         if low is None:
             return high is not None and high == self.lowest
-        return low == self.highest if high is None else high - low <= 1
+        return low == self.highest if high is None else high - low <= self.near
 
     def choose(self) -> int | None:
         """Return the level to try next, and forget the hint; None if the answer is known, and confirmed."""

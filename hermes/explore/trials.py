@@ -16,6 +16,7 @@ from hermes.explore.sweep.planning import Progress
 from hermes.explore.sweep.runner import run_sweep
 from hermes.results.progress import OnProgress
 from hermes.scenario import Scenario
+from hermes.sums import float_sum
 
 __all__ = ["MOST_TIMES", "Trials", "Wanted"]
 
@@ -32,6 +33,8 @@ class Trials:
         left: About how many further simulations there will be, for `progress`; the search sets it. Repetitions with
             longer arrivals are not counted.
         most: So many simulations in all, by `left`.
+        ahead: To about how many of the scenario's own length these come; None if they hardly differ.
+        worked: To how many those come that are done.
         length: How many times as long as the scenario's own the arrivals are at first. It grows with what the
             simulations that settled have needed.
         lengths: The same of each simulation, as it was at last.
@@ -46,6 +49,8 @@ class Trials:
     progress: OnProgress | None = None
     left: int = 0
     most: int = 0
+    ahead: float | None = None
+    worked: float = 0.0
     length: float = 1.0
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)
@@ -96,16 +101,21 @@ class Trials:
                for label, (settings, seed) in wanted.items()}
         self.cases |= new
         self.until_missed |= dict.fromkeys(new, until_missed)
-        rows = self._sweep(new, self._progress("; ".join(new), fresh=not wanted.keys() & self.rows.keys()))
+        rows = self._sweep(new, self._progress("; ".join(new), [factors[label] for label in wanted],
+                                               fresh=not wanted.keys() & self.rows.keys()))
         return {label: rows[names[label]] for label in wanted}
 
-    def _progress(self, what: str, *, fresh: bool) -> Progress:
+    def _progress(self, what: str, lengths: list[float], *, fresh: bool) -> Progress:
         """Report a round; return a function that reports its simulations as they are done."""
-        before = len(self.rows)
+        before, worked, work = len(self.rows), self.worked, float_sum(lengths)
+        ahead, self.worked = self.ahead, worked + work
+        if ahead is not None:
+            self.ahead = max(ahead - work, 0.0)
 
         def report(stage: str, done: int, of: int) -> None:
             if self.progress is not None and stage == "run":
-                self.progress(what, before + (done if fresh else 0), self.most)
+                share = None if ahead is None else (worked + work * done / max(of, 1)) / (worked + max(ahead, work))
+                self.progress(what, before + (done if fresh else 0), self.most, share or None)
 
         report("run", 0, 0)
         return report

@@ -14,7 +14,9 @@ SELDOM_S = 10.0
 
 BAR_WIDTH = 16   # beside a text with counts
 FEW_DONE = 5     # simulations before the time left is said
-OnProgress = Callable[[str, int, int], None]   # what is simulated, simulations done, and about how many there will be
+OnProgress = Callable[[str, int, int, float | None], None]
+"""What is simulated, simulations done, about how many there will be, and, if their lengths differ, the share of the
+work that is done; 0.0 is said at once."""
 
 
 class ProgressBar:
@@ -75,23 +77,29 @@ class SearchProgress:
         if self._bar is not None:
             self._bar.__exit__(kind, error, trace)
 
-    def __call__(self, what: str, done: int, usual: int) -> None:
-        """Show that `done` of about `usual` simulations are done, and `what` is simulated now, one or more by "; "."""
+    def __call__(self, what: str, done: int, usual: int, share: float | None = None) -> None:
+        """Show that `done` of about `usual` simulations are done, and `what` is simulated now, one or more by "; ".
+
+        share: Of the work that is done, if simulations differ in length.
+        """
         if self._quiet:
             return
         now = time.monotonic()
         took = now - self._began
         seconds = took / done * max(usual - done, 1) if done else 0.0
+        if share:
+            seconds = took / share * (1.0 - share)
         # the first ones say little: they come with the start of workers, and are short or overloaded
         known = done >= FEW_DONE
         left = f", about {f'{seconds:.0f} s' if seconds < 120 else f'{seconds / 60:.0f} min'} left" if known else ""
         counts = f"{done} of about {max(usual, done)} simulations{left}"
         if self._bar is not None:
             self._bar.update(done, max(usual, done), counts + _fitting(what, len(counts) + BAR_WIDTH + 2))
-        elif what != self._round if self._verbose else now - self._last >= SELDOM_S:
+        elif share == 0.0 or (what != self._round if self._verbose else now - self._last >= SELDOM_S):
             self._last, self._round = now, what
             counts = f"{took:.0f} s: {counts}"
-            print(counts + (f"; {what}" if self._verbose else _fitting(what, len(counts))), file=sys.stderr, flush=True)
+            said = f"; {what}" if self._verbose else _fitting(what, len(counts))
+            print(counts + said, file=sys.stderr, flush=True)
 
 
 def _fitting(what: str, used: int) -> str:

@@ -62,6 +62,12 @@ def test_progress_is_seldom(monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines() == [
         "59 s: 5 of about 10 simulations, about 59 s left",
         f"70 s: 12 of about 12 simulations, about 6 s left; {'x' * 20}"]
+    with SearchProgress() as line:   # the bound at once; then by the share of the work
+        line("450 at most", 0, 30, 0.0)
+        now = 222.0
+        line("x", 6, 30, 0.25)
+    assert capsys.readouterr().err.splitlines() == [
+        "0 s: 0 of about 30 simulations; 450 at most", "11 s: 6 of about 30 simulations, about 33 s left; x"]
     with SearchProgress(verbose=True) as line:
         for done, what in enumerate(("x" * 100, "x" * 100, "y")):
             line(what, done, 900)

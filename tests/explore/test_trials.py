@@ -13,6 +13,8 @@ from hermes.explore.lengthening import arrivals_of
 from hermes.explore.objective import missed
 from hermes.explore.size import size
 from hermes.explore.size.text import lines
+from hermes.explore.sweep.executor import of_workers
+from hermes.explore.trials import Trials
 from hermes.scenario import load_scenario
 
 LONG = {   # answers stay for 10 s; the scenario's requests arrive in 10 s
@@ -37,6 +39,17 @@ def test_arrivals_become_long_enough() -> None:
             assert trial.row["settling.settled"]
             assert trial.row["settling.arrivals_s"] >= 5 * trial.row["latency.e2e_s.p99"]
     assert max(trial.row["requests.total"] for trial in found.answers[0].trials) > 300
+
+
+def test_progress_weighs_simulations_by_their_length(tmp_path: Any) -> None:
+    """One as long as the scenario, and then one three times as long, of the four that are ahead."""
+    said: list[tuple[int, int, float | None]] = []
+    trials = Trials("t", load_scenario(LONG | {"workload": LONG["workload"] | {"requests": 400}}), tmp_path,
+                    of_workers(0), lambda what, done, of, share: said.append((done, of, share)))
+    trials.left, trials.ahead = 2, 4.0
+    trials.run({"one": ({}, 0)})
+    trials.run({"three": ({}, 1)}, 3.0)
+    assert list(dict.fromkeys(said)) == [(0, 2, None), (1, 2, 0.25), (2, 2, 1.0)]
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from typing import Any
 from hermes.config.writing import scratch_folder
 from hermes.errors import InputError
 from hermes.explore.bracket import Bracket
-from hermes.explore.capacity.capacity_pooled import pooled
+from hermes.explore.capacity.capacity_pooled import Shares, most_of_pooled, pooled
 from hermes.explore.certain_miss import CERTAIN
 from hermes.explore.lengthening import replays
 from hermes.explore.objective import Row, missed, need_fixed_clients, need_slo
@@ -36,9 +36,11 @@ __all__ = ["Answer", "Capacity", "Trial", "axis_of", "capacity"]
 RATIO = 1.01          # of neighbouring loads
 FIRST_STRIDE = 70     # levels of a doubled load
 CONFIRM = 3           # loads below the answer that must be met as well
+NEAR_STRIDE = 16      # levels from a load whose share of late requests is near the allowed one
 LOWEST = -700         # a thousandth of the scenario's load
 MOST_CLIENTS = 64     # times the scenario's
 USUAL, USUAL_NEAR = 9, 5   # simulations of a search, and of one near its answer, as a rule
+USUAL_SHORT, USUAL_TIMES = 3, 7   # loads of short simulations of all seeds; how many times as long the long ones are
 FEWEST = 100          # requests at loads below the scenario's, if it has as many
 
 
@@ -65,7 +67,8 @@ class Answer:
 
     Args:
         load: The hardest load that is met; None if not even the easiest one tried is.
-        next_load: The next harder one on the grid, which is missed; None if none was missed.
+        next_load: The next harder one on the grid, which is missed; None if none was missed. Any harder one where the
+            answer is only the start for all seeds together.
         complete: False if the search ended by the number of runs: the answer is between `load` and `next_load`.
     """
 
@@ -171,9 +174,18 @@ def capacity(
     with (scratch_folder(out) as folder,
           opened(executor, workers) as doing):
         trials = Trials(f"capacity of {checked.title}", checked, folder, doing, progress)
-        trials.left = USUAL if quick else USUAL + 2 * USUAL_NEAR * min(seeds, 3)
         together = axis.over == "rate" and not quick
-        first = _search(trials, axis, [(checked.seed, axis.bracket(0 if together else CONFIRM))], max_runs)[0]
+        levels = math.asinh(within / RATIO) / math.log(RATIO)   # the answer may be the lower of the two around it
+        few = min(seeds, 3)
+        trials.left = USUAL + (0 if quick else USUAL_SHORT * few + few + 3 if together else (few - 1) * USUAL_NEAR)
+        trials.ahead = USUAL + USUAL_SHORT * few + (few + 1) * USUAL_TIMES if together else None
+        most = max_runs + (0 if quick else most_of_pooled(seeds, max_runs, levels) if together else
+                           (seeds - 1) * max_runs)
+        if progress is not None:
+            progress(f"{most} at most", 0, trials.left, 0.0)
+        shares = Shares()
+        first = _search(trials, axis, [(checked.seed, axis.bracket(0 if together else CONFIRM))], max_runs,
+                        shares if together else None)[0]
         found = Capacity(checked.title, axis.over, axis.unit, axis.base, [first], within,
                          None if out is None else Path(out), complete=first.complete)
         if quick or first.load is None:
@@ -181,7 +193,7 @@ def capacity(
         elif not together:
             found = replace(found, answers=_by_seed(trials, axis, first, seeds, max_runs))
         elif first.next_load is not None:
-            found = _together(trials, axis, found, seeds, max_runs)
+            found = _together(trials, axis, found, seeds, max_runs, levels, shares)
         if out is not None:
             trials.finish()
     return found
@@ -200,26 +212,32 @@ def _by_seed(trials: Trials, axis: _Axis, first: Answer, seeds: int, max_runs: i
     return answers
 
 
-def _together(trials: Trials, axis: _Axis, found: Capacity, seeds: int, max_runs: int) -> Capacity:
-    """Judge loads near the first seed's answer by all seeds."""
+def _together(trials: Trials, axis: _Axis, found: Capacity, seeds: int, max_runs: int, levels: float, shares: Shares
+              ) -> Capacity:
+    """Judge loads near the first seed's answer by all seeds. levels: From the answer to the ends of its interval, that
+    are near enough. shares: Those of the first seed's search."""
     first = found.answers[0]
     at = first.at(first.load)
     assert at is not None
     made: dict[tuple[int, str], list[Trial]] = {}
+    length = trials.length
 
     def simulate(with_seeds: Sequence[int], times: float, suffix: str, level: int) -> list[Row]:
         labels = {f"{_said(axis, level)}, seed {seed}{suffix}": seed for seed in with_seeds}
-        rows = trials.run({label: (axis.settings(axis.load(level)), seed) for label, seed in labels.items()}, times)
+        if times > 1.0 and not any(suffix == known for _, known in made):   # the first of this length
+            trials.left = (len(with_seeds) + 2) * (1 if shares.known(1.0) else USUAL_NEAR) + 2
+            trials.ahead = trials.left * times * length
+        rows = trials.run({label: (axis.settings(axis.load(level)), seed) for label, seed in labels.items()},
+                          max(times * length / trials.length, 1.0))   # which grows with what a seed needs to settle
         made[level, suffix] = [Trial(level, axis.load(level), seed, missed(rows[label]), rows[label])
                                for label, seed in labels.items()]
         return [rows[label] for label in labels]
 
     requests = 10**9 if trials.arrivals.fixed else int(at.row["requests.total"])   # a trace is as long as it is
     trials.left = 2 * USUAL_NEAR * min(seeds, 3)
-    offered = at.row.get("headline.offered_per_s") if axis.unit == "requests/s" else None   # of this seed
-    start = axis.level(offered / axis.base) if offered else at.level
-    one = pooled(simulate, start, requests, range(first.seed, first.seed + seeds), max_runs, LOWEST,
-                 max(round(math.log1p(found.within) / math.log(RATIO)), 1))
+    crossings = shares.crossings()
+    start = round(crossings[0].level if crossings else _offered(axis, at.level, at.row))
+    one = pooled(simulate, start, requests, range(first.seed, first.seed + seeds), max_runs, LOWEST, levels, shares)
     load, beyond, low, high = (None if level is None else axis.load(level)
                                for level in (one.level, one.beyond, one.low, one.high))
     return replace(found, load=load, beyond=beyond, low=low, high=high, complete=one.complete,
@@ -295,8 +313,10 @@ def _clients(scenario: Scenario, group: str) -> _Axis:
                  lambda load: {f"clients.{index}.count": round(load)}, scenario.clients[index].count)
 
 
-def _search(trials: Trials, axis: _Axis, searches: list[tuple[int, Bracket]], max_runs: int) -> list[Answer]:
-    """Run the searches of several seeds side by side."""
+def _search(trials: Trials, axis: _Axis, searches: list[tuple[int, Bracket]], max_runs: int,
+            shares: Shares | None = None) -> list[Answer]:
+    """Run the searches of several seeds side by side. shares: Of one seed, of which only a start is wanted: the
+    search ends as soon as they say where."""
     found: dict[int, list[Trial]] = {seed: [] for seed, _ in searches}
     ended: dict[int, bool] = {}
     while len(ended) < len(searches):
@@ -317,6 +337,13 @@ def _search(trials: Trials, axis: _Axis, searches: list[tuple[int, Bracket]], ma
             bracket.known[level] = what is None
             if what is not None:   # by what was served of a whole run
                 bracket.hint = _served_level(axis, level, row)
+            if shares is not None:
+                shares.add(_offered(axis, level, row), [row])
+                low, high = bracket.meets_up_to, bracket.misses_from
+                if low is not None and high is not None:
+                    bracket.near = high - low if shares.crossings() else 1
+                elif shares.last():
+                    bracket.stride = NEAR_STRIDE
     answers = []
     for seed, bracket in searches:
         low, high = bracket.meets_up_to, bracket.misses_from
@@ -328,6 +355,12 @@ def _search(trials: Trials, axis: _Axis, searches: list[tuple[int, Bracket]], ma
 def _said(axis: _Axis, level: int) -> str:
     load = axis.load(level)
     return f"{load:g} {axis.unit}" if axis.over == "clients" else f"{axis.base * load:.4g} {axis.unit}"
+
+
+def _offered(axis: _Axis, level: int, row: Row) -> float:
+    """Return the level of the rate that a seed's arrivals really had."""
+    offered = row.get("headline.offered_per_s") if axis.unit == "requests/s" else None
+    return math.log(offered / axis.base, RATIO) if offered else level
 
 
 def _served_level(axis: _Axis, level: int, row: Row) -> int | None:

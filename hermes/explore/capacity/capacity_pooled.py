@@ -1,15 +1,17 @@
 """The highest load of several seeds: each load is judged by the requests of all seeds together.
 
 The p99 of one short simulation misses a limit that the next one keeps, so a search with one seed ends at its unluckiest
-load. Here a load is met if the share of all seeds' requests beyond each limit is at most the allowed one. The 95%
-interval of that share (batch means, as `hermes size` has it) says whether the verdict is beyond noise. The interval of
-the answer lies between the highest load that is met for certain and the lowest that is missed for certain. As in
-`hermes size`, arrivals are longer, up to three times as long and 20,000 requests; while the interval is too wide, again
-up to three times and 60,000; then come the other seeds.
+load. Here a load is met if the share of all seeds' requests beyond each limit is at most the allowed one.
 
-The share grows with the load by a steady factor near the answer, so all loads that were simulated say together where
-its interval touches the allowed share (`_Shares`). Where they cannot (a queue that grows decides, or the share does not
-rise), loads are simulated outwards from the answer until a verdict is certain.
+Near the answer that share grows with the load by a steady factor. So the shares of all loads that were simulated say
+how it grows, and one load with long simulations says where it is the allowed one: that is the answer (`Shares`). Its
+95% interval is that of the share (batch means, as `hermes size` has it). First come simulations as short as the first
+seed's: they say where the answer is, and how many requests its interval needs. Then arrivals are so much longer, at
+least three times or 20,000 requests, at most again three times and 60,000. While the interval is still too wide, more
+seeds come, or longer arrivals, whatever costs less. The answer and the next load are simulated in any case.
+
+Where shares cannot say it (a queue that grows decides, or the share does not rise), loads are simulated outwards from
+the answer: its interval lies between the highest load that is met for certain and the lowest that is missed so.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import count
 from typing import NamedTuple
 
 from hermes.explore.bracket import Bracket
@@ -25,12 +27,18 @@ from hermes.explore.objective import Row, grows, missed, settled
 from hermes.explore.size_check import ENOUGH, ENOUGH_LONG, pooled_beyond, times_as_long
 from hermes.sums import float_sum
 
-__all__ = ["Judged", "Pooled", "judged", "pooled"]
+__all__ = ["Judged", "Pooled", "Shares", "judged", "most_of_pooled", "pooled"]
 
 Simulate = Callable[[Sequence[int], float, str, int], list[Row]]   # seeds, times as long, suffix of labels, level
-FEW = 3      # seeds before the others come
-STRIDE = 2   # from the answer of one seed, and to the ends of the interval
-TIMES = 4.0  # from the allowed share, within which shares say where the interval ends
+FEW = 3           # seeds before the others come
+STRIDE = 2        # from the answer of one seed, and to the ends of the interval
+SHORT_STRIDE = 8  # of short simulations, whose shares say how they grow
+MOST_SHORT = 6    # levels of short simulations
+NEAR = 0.3        # log of a share over the allowed one, within which one load says where the answer is
+TIMES = 4.0       # from the allowed share, within which shares say where the answer is
+KNOWN, KNOWN_ENOUGH = 0.3, 0.5   # standard error of the growth of shares, relative: asked for, and at most
+MARGIN = 1.1      # of requests, over those that the interval needs
+SHORT_MARGIN = 2.0   # the same by short simulations: a larger share, of higher loads, is relatively better known
 
 
 class Judged(NamedTuple):
@@ -60,106 +68,257 @@ class Pooled:
 
 def judged(rows: Sequence[Row]) -> Judged:
     """Return the verdict of several seeds on one load."""
-    misses = [missed(row) is not None for row in rows]
-    # what no share of requests expresses; a queue that grows, requests that nobody finished
-    other = sum(miss and (row.get("slo.pass") is not False or grows(row) or not settled(row)
-                          or bool(row.get("requests.unfinished"))) for row, miss in zip(rows, misses, strict=True))
-    limits = list(pooled_beyond(rows))
-    met = not all(misses) and 2 * other <= len(rows) and all(one.share <= one.allowed for one in limits)
+    other, limits = _not_by_shares(rows), list(pooled_beyond(rows))
+    met = (any(missed(row) is None for row in rows) and 2 * other <= len(rows)
+           and all(one.share <= one.allowed for one in limits))
     sure = other == len(rows) or (other == 0 and not any(one.near for one in limits))
     return Judged(met, sure)
 
 
-def pooled(simulate: Simulate, start: int, requests: int, seeds: Sequence[int], most: int, lowest: int, within: int
-           ) -> Pooled:
+def _not_by_shares(rows: Sequence[Row]) -> int:
+    """Return how many seeds miss what no share of requests says: a queue that grows, requests that nobody finished."""
+    return sum(missed(row) is not None and (row.get("slo.pass") is not False or grows(row) or not settled(row)
+                                            or bool(row.get("requests.unfinished"))) for row in rows)
+
+
+def pooled(simulate: Simulate, start: int, requests: int, seeds: Sequence[int], most: int, lowest: int, within: float,
+           shares: Shares | None = None) -> Pooled:
     """Search for the highest level that all seeds together meet, and for the ends of its interval.
 
     Args:
         start: The answer of one seed. requests: Of its simulation.
         most: Most levels of one round, without those for the ends of the interval.
         within: Levels from the answer to an end of its interval that are near enough.
+        shares: Those of the first seed's search.
     """
-    times = times_as_long(requests, ENOUGH)
-    longest = times * times_as_long(requests * times, ENOUGH_LONG)
-    rounds = list(dict.fromkeys(((*seeds[:FEW],), length, suffix if length > 1.0 else "") for length, suffix in (
-        (times, ", longer"), (longest, ", longest"))))
-    rounds += [((*seeds,), longest, rounds[-1][2])] if len(seeds) > FEW else []
-    found, shares = Pooled(start, None, None, None, seeds), _Shares()
-    for some, length, suffix in rounds:
-        away = most * STRIDE if (some, length) == rounds[-1][:2] else within
-        found = _round(partial(simulate, some, length, suffix), start if found.level is None else found.level, some,
-                       most, lowest, away, shares)
-        if None not in (found.low, found.high) and found.high - found.low <= 2 * within:   # type: ignore[operator]
-            break
+    least = _rounded(times_as_long(requests, ENOUGH))
+    longest = _rounded(least * times_as_long(requests * least, ENOUGH_LONG))
+    one = _Round(simulate, seeds[:FEW], 1.0, Shares() if shares is None else shares, most, lowest)
+    if least > 1.0 and (shares is None or shares.last()):
+        start = one.scout(start)
+        one.length = min(_rounded(one.shares.more(within, short=True) or 0.0), longest)
+    one.length, lengthened = max(one.length, least), 0
+    while True:
+        last = one.length == longest and len(one.seeds) == len(seeds)
+        found = one.search(start, within, last=last)
+        if last or (found.low is not None and found.high is not None and found.high - found.low <= 2 * within):
+            return _confirmed(one, found, least)
+        start, more = one.nearest(start if found.level is None else found.level), one.shares.more(within)
+        wanted = len(seeds) + 1 if more is None else max(math.ceil(len(one.seeds) * more), len(one.seeds) + 1)
+        if wanted <= len(seeds) or one.length == longest:
+            one.seeds = seeds[:wanted]
+        else:
+            again = more is not None and lengthened < 1
+            one.length = min(_rounded(one.length * max(more or 0.0, MARGIN)), longest) if again else longest
+            lengthened += 1
+
+
+def most_of_pooled(seeds: int, most: int, within: float) -> int:
+    """Return how many simulations `pooled` takes at most, without repetitions of those that do not settle."""
+    few = min(seeds, FEW)
+    rounds = 3 + seeds - few   # a length from short simulations, another one, the longest; more seeds
+    return few * MOST_SHORT + seeds * (rounds * (most + 2 + 2 * (round(within) // STRIDE)) + 3 * most) + 2
+
+
+def _rounded(times: float) -> float:
+    """Return a factor on a length as labels have it."""
+    return float(f"{times:.3g}")
+
+
+def _confirmed(one: _Round, found: Pooled, least: float) -> Pooled:
+    """Return an answer; simulate it and the next load, where only shares said them."""
+    for level in (found.level, found.beyond):
+        if level is not None and level not in one.rows:
+            rows = one.simulate(one.seeds[:1], least, _suffix(least), level)
+            if level == found.level and _not_by_shares(rows):
+                return one.search(level, 0.0, last=True, by_shares=False)
     return found
 
 
+def _suffix(length: float) -> str:
+    return "" if length == 1.0 else f", {length:g} times as long"
+
+
+class _Point(NamedTuple):
+    """The share of requests beyond a limit.
+
+    log: Of the share over the allowed one. half: Of its 95% interval over the share. weight: Requests beyond the limit.
+    """
+
+    level: float
+    log: float
+    half: float
+    weight: float
+
+
+class _Crossing(NamedTuple):
+    """Where a limit is reached.
+
+    level: At which its share is the allowed one. growth: Of the log of the share, by level. half: Of the 95% interval
+    of the share, relative. whole: The same with what the error of the growth adds.
+    """
+
+    level: float
+    growth: float
+    half: float
+    whole: float
+
+
+def _mean(points: Sequence[_Point]) -> _Point:
+    total = float_sum(one.weight for one in points)
+    level, log, half = (float_sum(one.weight * one[i] for one in points) / total for i in range(3))
+    return _Point(level, log, half, total)
+
+
 @dataclass
-class _Shares:
-    """Shares of requests beyond each limit, by level, of all simulations so far: name -> (level, log of the share,
-    weight: requests beyond it)."""
+class Shares:
+    """Shares of requests beyond each limit, of all simulations so far.
 
-    points: dict[str, list[tuple[int, float, float]]] = field(default_factory=dict)
+    rounds: Of simulations with the same seeds and length: name of a limit -> points.
+    """
 
-    def add(self, level: int, rows: Sequence[Row]) -> None:
+    rounds: list[dict[str, list[_Point]]] = field(default_factory=lambda: [{}])
+
+    def add(self, level: float, rows: Sequence[Row]) -> None:
         for one in pooled_beyond(rows):
-            mine = self.points.setdefault(one.name, [])
             if one.allowed / TIMES <= one.share <= one.allowed * TIMES:   # further away it grows otherwise
                 requests = sum(row["requests.total"] for row in rows)
-                mine.append((level, math.log(one.share), one.share * requests))
+                self.rounds[-1].setdefault(one.name, []).append(_Point(
+                    level, math.log(one.share / one.allowed), one.half / one.share, one.share * requests))
 
-    def line(self, name: str) -> tuple[float, float] | None:
-        """Return the log of the share at level 0 and its growth by level, by regression; None where it does not grow.
+    def growth(self, name: str) -> tuple[float, float]:
+        """Return how the log of a limit's share grows by level, and the standard error of that; 0.0 where it is not
+        known, or does not grow. It is that within rounds, since they differ in luck."""
+        apart = [(at.level - mean.level, at.log - mean.log, at) for points in self.rounds if name in points
+                 for mean in (_mean(points[name]),) for at in points[name]]
+        spread = float_sum(at.weight * level ** 2 for level, _, at in apart)
+        growth = float_sum(at.weight * level * log for level, log, at in apart) / spread if spread else 0.0
+        error = math.sqrt(float_sum((at.weight * level * at.half / 1.96) ** 2 for level, _, at in apart))
+        return (growth, error / spread) if growth > 0.0 else (0.0, 0.0)
+
+    def last(self) -> dict[str, list[_Point]]:
+        """Return the points of the last round that has any."""
+        return next((points for points in reversed(self.rounds) if points), {})
+
+    def known(self, error: float) -> bool:
+        """Whether the growth of the shares in the last round is known within a standard error, relative."""
+        last = self.last()
+        return bool(last) and all(growth and one <= error * growth for growth, one in map(self.growth, last))
+
+    def crossings(self) -> list[_Crossing] | None:
+        """Return where each limit of the last round is reached, the lowest level first; None where that is not known.
         """
-        mine = self.points[name]
-        if not mine:
+        lines = [(_mean(points), *self.growth(name)) for name, points in self.last().items()]
+        if not lines or not all(growth for _, growth, _ in lines):
             return None
-        total = float_sum(weight for _, _, weight in mine)
-        level, log = (float_sum(point[2] * point[i] for point in mine) / total for i in (0, 1))
-        spread = float_sum(weight * (at - level) ** 2 for at, _, weight in mine)
-        if not spread:
-            return None
-        slope = float_sum(weight * (at - level) * (value - log) for at, value, weight in mine) / spread
-        return (log - slope * level, slope) if slope > 0 else None
+        # the error of the growth adds to the width of the interval, and on the way from the level that was simulated
+        return sorted(_Crossing(mean.level - mean.log / growth, growth, mean.half,
+                                math.hypot(mean.half * (1.0 + (error / growth) ** 2), 1.96 * mean.log * error / growth))
+                      for mean, growth, error in lines)
 
-    def ends(self, found: int, at: Sequence[Row], beyond: Sequence[Row]) -> tuple[float, float] | None:
+    def ends(self) -> tuple[float, float] | None:
         """Return the levels at which the 95% interval of the share of a limit begins and ends to hold the allowed one;
-        None where that is not known. at, beyond: Simulations of the answer, and of the next level, which is missed."""
-        lows, highs, missed_by = [], [], False
-        for one, other in zip(pooled_beyond(at), pooled_beyond(beyond), strict=True):
-            missed_by |= other.share > other.allowed
-            if other.share + other.half <= other.allowed:
-                continue   # this limit is far
-            line = self.line(one.name)
-            halves = [each.half / each.share for each in (one, other) if each.share]
-            half = max(halves, default=0.0)
-            if line is None or not 0.0 < half < 1.0:
-                return None
-            lows.append((math.log(one.allowed / (1.0 + half)) - line[0]) / line[1])
-            highs.append((math.log(one.allowed / (1.0 - half)) - line[0]) / line[1])
-        return (min([*lows, float(found)]), max(min(highs), found + 1.0)) if missed_by and highs else None
+        None where that is not known."""
+        crossings = self.crossings()
+        if not crossings or crossings[0].whole >= 1.0:
+            return None
+        halves = [(one.level, math.atanh(one.whole) / one.growth) for one in crossings if one.whole < 1.0]
+        return min(level - half for level, half in halves), min(level + half for level, half in halves)
+
+    def more(self, within: float, *, short: bool = False) -> float | None:
+        """Return how many times as many requests make the interval narrow enough; None where that is not known.
+
+        short: Of short simulations, far from the answer.
+        """
+        crossings = self.crossings()
+        if not crossings:
+            return None
+        half = crossings[0].half if short else crossings[0].whole   # falls with the root of the requests
+        return (SHORT_MARGIN if short else MARGIN) * (half / math.tanh(within * crossings[0].growth)) ** 2
 
 
-def _round(simulate: Callable[[int], list[Row]], start: int, seeds: Sequence[int], most: int, lowest: int, away: int,
-           shares: _Shares) -> Pooled:
-    """Search once. away: How many levels from the answer the ends of the interval are looked for."""
-    rows: dict[int, list[Row]] = {}
+@dataclass
+class _Round:
+    """A search with the same seeds and length.
 
-    def verdict(level: int) -> Judged:
-        if level not in rows:
-            rows[level] = simulate(level)
-            shares.add(level, rows[level])
-        return judged(rows[level])
+    rows: Simulations of this round by level.
+    """
 
-    bracket = Bracket(start, STRIDE, lowest=lowest)
-    while len(rows) < most and (level := bracket.choose()) is not None:
-        bracket.known[level] = verdict(level).met
-    found, beyond = bracket.meets_up_to, bracket.misses_from
-    if found is None or beyond is None:
-        return Pooled(found, beyond, None, None, seeds, bracket.closed)
-    if beyond == found + 1 and (ends := shares.ends(found, rows[found], rows[beyond])) is not None:
-        return Pooled(found, beyond, *ends, seeds, bracket.closed)
-    closed, steps = bracket.closed, range(STRIDE, away + 1, STRIDE)
-    low = next((found - step for step in (0, *steps) if verdict(found - step) == (True, True)), None)
-    high = next((found + step for step in (1, *steps) if verdict(found + step) == (False, True)), None)
-    return Pooled(found, beyond, low, high, seeds, closed)
+    simulate: Simulate
+    seeds: Sequence[int]
+    length: float
+    shares: Shares
+    most: int
+    lowest: int
+    rows: dict[int, list[Row]] = field(default_factory=dict)
+
+    def verdict(self, level: int) -> Judged:
+        if level not in self.rows:
+            self.rows[level] = self.simulate(self.seeds, self.length, _suffix(self.length), level)
+            self.shares.add(level, self.rows[level])
+        return judged(self.rows[level])
+
+    def nearest(self, level: int) -> int:
+        """Return the simulated level that is nearest to one."""
+        return min(self.rows, key=lambda at: abs(at - level), default=level)
+
+    def scout(self, start: int) -> int:
+        """Simulate so many levels that the growth of shares is known well enough; return where the answer is expected.
+        """
+        self._begin()
+        bracket = Bracket(start, SHORT_STRIDE, lowest=self.lowest)
+        while len(self.rows) < min(self.most, MOST_SHORT):
+            crossings = self.shares.crossings()
+            if crossings:
+                expected, growth = crossings[0][:2]
+                near = abs(expected - self.nearest(round(expected))) <= SHORT_STRIDE
+                if self.rows and near and self.shares.known(KNOWN):
+                    break
+                away = max(round(math.log(2.0) / growth), 1)   # to half, or twice, the allowed share
+                below = sum(level < expected for level in self.rows)
+                sign = 1 if 2 * below > len(self.rows) or not self.rows else -1
+                level = next(level for step in count(away) if (level := round(expected) + sign * step) not in self.rows)
+            elif (chosen := bracket.choose()) is not None:
+                level = chosen
+            else:
+                break
+            bracket.known[level] = self.verdict(level).met
+        crossings = self.shares.crossings()
+        found = round(crossings[0].level) if crossings else bracket.meets_up_to
+        return start if found is None else found
+
+    def search(self, start: int, within: float, *, last: bool, by_shares: bool = True) -> Pooled:
+        """Search for the answer. last: Whether the ends of its interval are looked for further away than `within` where
+        shares do not say them."""
+        self._begin()
+        bracket = Bracket(start, STRIDE, lowest=self.lowest)
+        while len(self.rows) < self.most and (level := bracket.choose()) is not None:
+            bracket.known[level] = self.verdict(level).met
+            crossings = self.shares.crossings()
+            if crossings and by_shares and self.shares.known(KNOWN_ENOUGH):
+                expected, growth = crossings[0][:2]
+                answer = math.floor(expected)
+                if abs(expected - level) * growth <= NEAR and self._say(level):
+                    if (ends := self.shares.ends()) is not None:
+                        return Pooled(answer, answer + 1, min(ends[0], answer), max(ends[1], answer + 1.0), self.seeds)
+                    if not last:   # longer simulations say them
+                        return Pooled(answer, answer + 1, None, None, self.seeds)
+                bracket.hint = answer + (answer in bracket.known)
+        found, beyond, closed = bracket.meets_up_to, bracket.misses_from, bracket.closed
+        if found is None or beyond is None:
+            return Pooled(found, beyond, None, None, self.seeds, closed)
+        steps = range(STRIDE, (self.most * STRIDE if last else round(within)) + 1, STRIDE)
+        low = next((found - step for step in (0, *steps) if self.verdict(found - step) == (True, True)), None)
+        high = next((found + step for step in (1, *steps) if self.verdict(found + step) == (False, True)), None)
+        return Pooled(found, beyond, low, high, self.seeds, closed)
+
+    def _begin(self) -> None:
+        self.rows = {}
+        self.shares.rounds.append({})
+
+    def _say(self, level: int) -> bool:
+        """Whether shares decide at a level, and are not too far from the allowed ones."""
+        rows = self.rows[level]
+        limits = list(pooled_beyond(rows))
+        return not _not_by_shares(rows) and all(one.share <= one.allowed * TIMES for one in limits) and any(
+            one.share >= one.allowed / TIMES for one in limits)

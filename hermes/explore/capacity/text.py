@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hermes.explore.capacity import Answer, Capacity, Trial
@@ -21,7 +22,7 @@ def lines(found: Capacity, limits: str) -> list[tuple[str, str]]:
     first = found.answers[0]
     at, beyond = first.at(first.load), first.at(first.next_load)
     if found.seeds:   # judged together: of the longest simulations
-        mine = list(reversed(found.trials))
+        mine = _longest_first(found)
         at = next((trial for trial in mine if trial.load == found.load and trial.seed == first.seed), None)
         beyond = next((trial for trial in mine if trial.load == found.beyond and trial.misses is not None), None)
     out = [("capacity", _headline(found, at)), ("keeps", limits)]
@@ -63,7 +64,17 @@ def _headline(found: Capacity, at: Trial | None) -> str:
         return f"{text}, {runs}"
     low, high = ("?" if load is None else f"{found.base * load:.4g}" for load in (found.low, found.high))
     seeds = counted(len(found.seeds), "seed")
-    return f"{text} (95% interval {low} to {high}, {seeds} of {at.row['requests.total']:,} requests), {runs}"
+    requests = next(trial for trial in _longest_first(found) if trial.seed == at.seed).row["requests.total"]
+    return f"{text} (95% interval {low} to {high}, {seeds} of {requests:,} requests), {runs}"
+
+
+def _longest_first(found: Capacity) -> list[Trial]:
+    """Return the simulations judged together, those of about one length in the order of their distance to the answer.
+    """
+    def key(trial: Trial) -> tuple[float, float]:   # a higher load has more requests in the same time
+        return -round(math.log(trial.row["requests.total"] / trial.load), 1), abs(trial.load - (found.load or 0.0))
+
+    return sorted(found.trials, key=key)
 
 
 def _wide(found: Capacity) -> str:

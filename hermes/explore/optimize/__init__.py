@@ -93,7 +93,7 @@ def optimize(
     Raises `InputError` for figures that a simulation does not have, and if no settings at all can be simulated, and
     `HermesError` if no simulation has a result.
     """
-    search = _Search(space, folder / "simulations", executor, progress or (lambda what, done, most: None))
+    search = _Search(space, folder / "simulations", executor, progress or (lambda what, done, most, share: None))
     whole = space.combinations()
     listed = search.try_all(whole) if whole is not None else search.sampled()
     failed = [tried for tried in listed if tried.failed]
@@ -283,7 +283,7 @@ class _Search:
         """Report the search, with so many simulations of the batch done."""
         met = sum(one.feasible for one in self._tried.values())
         self._progress(f"{len(self._tried)} settings tried, {met} within the constraints", self._done + done,
-                   max(self._most, self._done + done))
+                   max(self._most, self._done + done), None)
 
     def _sweep(self, cases: Mapping[str, Mapping[str, Any]], tell: Callable[[int], None] | None = None
                ) -> dict[str, Row]:

@@ -60,6 +60,12 @@ def test_a_doubled_load_takes_eleven_trials_at_most():
         assert len(searched(Bracket(0, 70), lambda level, limit=limit: level <= limit)) <= 11
 
 
+def test_a_search_may_end_before_its_levels_are_neighbours():
+    bracket = Bracket(0, 70, near=8)
+    assert searched(bracket, lambda level: level <= 42) == [0, 70, 35, 52, 43]
+    assert (bracket.meets_up_to, bracket.misses_from, bracket.closed) == (35, 43, True)
+
+
 def test_a_miss_below_the_answer_moves_it_down():
     bracket = Bracket(0, 8, confirm=3)
     searched(bracket, lambda level: level <= 5 and level != 3)
