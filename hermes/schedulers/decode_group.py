@@ -30,11 +30,12 @@ class DecodeGroup:
         sought: Whether all members' answers may be looked up: a gateway lets requests go on with what they have so far.
         looked_up: Members whose answers other sequences may look up while they are written. Blocks of other members are
             hashed when they leave the group, unless the pool is `by_block` (then `late` is None).
+        filling: filling[r] has those of them that fill a block in the step after which clock % block_size == r.
     """
 
     __slots__ = (
-        "_max_base", "_max_known", "block_size", "clock", "crossing", "ctx", "grows", "heap", "in_flight",
-        "keeps_stopped", "late", "looked_up", "members", "n", "pool", "sought",
+        "_max_base", "_max_known", "block_size", "clock", "crossing", "ctx", "filling", "grows", "heap",
+        "in_flight", "keeps_stopped", "late", "looked_up", "members", "n", "pool", "sought",
     )
 
     def __init__(
@@ -49,6 +50,7 @@ class DecodeGroup:
         self.keeps_stopped = keeps_stopped
         self.sought = False
         self.looked_up: dict[Generation, None] = {}
+        self.filling: list[dict[Generation, None]] = [{} for _ in range(block_size)]
         self.clock = 0
         self.n = 0
         self.ctx = 0
@@ -82,7 +84,7 @@ class DecodeGroup:
         elif base > self._max_base:
             self._max_base = base
         if self.pool is not None and (self.sought or (seq.content is not None and not self.pool.answers_alone(seq))):
-            self.looked_up[seq] = None
+            self.looked_up[seq] = self.filling[(self.in_flight - base) % bs][seq] = None
 
     def _leave(self, seq: Generation) -> int:
         """Take `seq` out of the aggregates; return its computed tokens."""
@@ -115,8 +117,8 @@ class DecodeGroup:
         seq.num_tokens = computed + 1
         if self.grows:
             seq.num_blocks = -(-computed // self.block_size)
-        if self.looked_up:
-            self.looked_up.pop(seq, None)
+        if seq in self.looked_up:
+            del self.looked_up[seq], self.filling[(self.in_flight - seq.base) % self.block_size][seq]
         if self.late is not None:
             self.late.commit(seq, computed - self.in_flight)
 
@@ -194,10 +196,11 @@ class DecodeGroup:
         Items are (step, order of admission, sequence, its tokens known then), in this order.
         """
         bs, found = self.block_size, []
-        for seq in self.looked_up:
-            known = self.clock + seq.base - self.in_flight
-            for tokens in range(((known + first) // bs + 1) * bs, known + last + 1, bs):
-                found.append((tokens - known, seq.run_order, seq, tokens))
+        for step in range(first + 1, min(last, first + bs) + 1):
+            for seq in self.filling[(self.clock + step) % bs]:
+                known = self.clock + seq.base - self.in_flight
+                for later in range(step, last + 1, bs):
+                    found.append((later, seq.run_order, seq, known + later))
         found.sort()
         return found
 
@@ -237,8 +240,8 @@ class DecodeGroup:
                 seq.num_tokens = computed + 1
                 if self.grows:
                     seq.num_blocks = -(-computed // bs)
-                if self.looked_up:
-                    self.looked_up.pop(seq, None)
+                if seq in self.looked_up:
+                    del self.looked_up[seq], self.filling[(self.in_flight - base) % bs][seq]
                 if self.late is not None:
                     self.late.commit(seq, computed - self.in_flight)
                 done.append(seq)
