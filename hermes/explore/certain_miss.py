@@ -61,11 +61,12 @@ def certain_miss(scenario: Scenario, times: float) -> CertainMiss | None:
 
 @dataclass
 class _Open:
-    """A request under way, the generation that serves it, and the client that has it."""
+    """A request under way, the generation that serves it, the client that has it, and when it may be late at first."""
 
     request: Request
     seq: Generation | None = None
     client: Client | None = None
+    due_ns: float = 0.0
 
 
 class CertainMiss(DispatchPart):
@@ -146,9 +147,12 @@ class CertainMiss(DispatchPart):
             return
         self._until_check, now = self._every, self.coordinator.env._now
         for one in self._open.values():
-            self._look(one, now, over=False)
+            if one.due_ns <= now:
+                self._look(one, now, over=False)
         for metric, count in self._count.items():
             if count >= self._ask_again[metric]:
+                for one in self._open.values():   # those on time as well
+                    self._look(one, now, over=False)
                 if self._lasts(metric, now):
                     self.found, self.late, self.at_ns = metric, count, now
                     self.coordinator.env.tick_at(now, SETTLED, self._end)
@@ -168,9 +172,11 @@ class CertainMiss(DispatchPart):
         """Note what is known of a request. over: Whether it is completed now, when its user has the last token."""
         request, first = one.request, self._first_ns(one.seq, one.client)
         since = request.arrival_ns
+        one.due_ns = math.inf
         for metric, limit in self.limits.items():
             if self._state[metric][request.id]:
                 continue
+            begins, spans = since, 1
             if metric == "e2e":
                 beyond, known = (now - since) / NS_PER_S > limit, over
             elif metric == "ttft":
@@ -179,9 +185,11 @@ class CertainMiss(DispatchPart):
             else:
                 tokens = one.seq.output_tokens if one.seq is not None else 0
                 beyond = first is not None and tokens > 1 and (now - first) / (tokens - 1) / NS_PER_S > limit
-                known = over
+                begins, spans, known = now if first is None else first, max(tokens - 1, 1), over
             if beyond or known:
                 self._note(metric, request.id, LATE if beyond else ON_TIME)
+            else:
+                one.due_ns = min(one.due_ns, begins + spans * limit * NS_PER_S)
 
     def _first_ns(self, seq: Generation | None, client: Client | None) -> int | None:
         """Return when the user has the first token of a generation; None before its client has computed it."""
