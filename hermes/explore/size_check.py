@@ -5,7 +5,8 @@ simulated with three other seeds, and with arrivals up to three times as long wh
 If a seed misses the SLO and others meet it, or the share of requests beyond the limit is too near to the allowed one,
 three more seeds and longer arrivals decide. If one of them misses, the layout gets a client more, and the layout that
 is then the cheapest is checked. If all seeds meet it, one client less is simulated likewise, until a seed misses,
-unless the search saw it miss for certain; if all seeds meet the SLO with it, it is the answer.
+unless the search saw it miss for certain; if all seeds meet the SLO with it, it is the answer. What certainly misses is
+simulated no further.
 
 The search has one seed. Another layout whose answer is a client more than it needs must not lose by that: where it
 would cost no more than the answer with one client less, and the search did not see it miss for certain, it is simulated
@@ -137,8 +138,11 @@ def check_answer(trials: Trials, sizing: Sizing, changes: Changes, max_devices: 
         best = sizing.meets[0]
         now = verdicts(best)
         if now.met < len(now.misses):
-            more = _more(now, max_devices)
-            sizing = _changed(sizing, best, None if more is None else verdicts(more))
+            more, rest = _more(now, max_devices), _changed(sizing, best, None).meets
+            if more is not None and rest and _no_dearer(rest[0], more):   # its check may not be needed
+                sizing = _changed(sizing, best, _run(trials, more, changes, [_seeds(trials)[:1]], 1.0, 0.0))
+            else:
+                sizing = _changed(sizing, best, None if more is None else verdicts(more))
             continue
         fewer = [verdicts(one, all_seeds=False) for one in _fewer(best) if open_(one)]
         better = next((one for one in fewer if one.met == SEEDS), None)
@@ -180,9 +184,13 @@ def _longer(trials: Trials, verdicts: Verdicts, changes: Changes) -> Verdicts:
 
 def _verdicts(trials: Trials, tried: Tried, changes: Changes, all_seeds: bool) -> Verdicts:
     """Simulate a layout with the other seeds: with all of them, or with one after the other until one misses."""
-    seeds = range(trials.scenario.seed + 1, trials.scenario.seed + 1 + SEEDS)
+    seeds = _seeds(trials)
     times = times_as_long(tried.row.get("requests.total"), ENOUGH)
     return _run(trials, tried, changes, [seeds] if all_seeds else [[seed] for seed in seeds], times)
+
+
+def _seeds(trials: Trials) -> range:
+    return range(trials.scenario.seed + 1, trials.scenario.seed + 1 + SEEDS)
 
 
 def times_as_long(requests: float | None, enough: int) -> float:
@@ -190,15 +198,15 @@ def times_as_long(requests: float | None, enough: int) -> float:
     return min(max(enough / float(requests or enough), 1.0), TIMES)
 
 
-def _run(trials: Trials, tried: Tried, changes: Changes, batches: Sequence[Sequence[int]], times: float) -> Verdicts:
+def _run(trials: Trials, tried: Tried, changes: Changes, batches: Sequence[Sequence[int]], times: float,
+         until_missed: float = CERTAIN) -> Verdicts:
     """Simulate a layout with batches of seeds, until one misses. The figures are those of the first that does, or of
     the first."""
     settings = changes(tried.kind, tried.clients)
     found: list[Tried] = []
     for batch in batches:
         labels = {f"{tried.label}, seed {seed}": seed for seed in batch}
-        rows = trials.run({label: (settings, seed) for label, seed in labels.items()}, times,
-                          until_missed=CERTAIN if len(batches) > 1 else 0.0)
+        rows = trials.run({label: (settings, seed) for label, seed in labels.items()}, times, until_missed=until_missed)
         found += [replace(tried, misses=missed(rows[label]), row=rows[label], seed=seed, length=trials.lengths[label])
                   for label, seed in labels.items()]
         if found[-1].misses is not None:

@@ -128,6 +128,26 @@ def test_little_headroom_takes_longer_simulations() -> None:
     assert longer(Seeds({2: 6}, used=0.96), 0.06).longer is not None
 
 
+def test_a_client_more_is_checked_once_it_is_the_cheapest() -> None:
+    """Three of TP1 ($12) miss with a seed. Four cost what two of TP2 do, which are the answer: one simulation is enough
+    for the row of the four. Where TP2 costs more, the four are checked with all seeds."""
+    def ran(price: float) -> tuple[list[str], list[str]]:
+        kinds = {3: Kind("h100-sxm", 1, price=4.0), 2: Kind("h200", 2, price=price)}
+        found = []
+        for n, kind in kinds.items():
+            known = {n: row(ok=True), n - 1: row(ok=False, share=0.2)}
+            tried = [Tried(kind, (m,), None if one["slo.pass"] else "TTFT p99 1 s",
+                           one | {"cost.dollars_per_hour": price * 2 * m if n == 2 else 4.0 * m})
+                     for m, one in known.items()]
+            found.append(Found(kind, "mixed", tried[0], tried))
+        seeds = Seeds({3: 2, 4: 3, 2: 3})
+        answer = checked(seeds, Sizing("x", None, {}, found, []))  # type: ignore[arg-type]
+        return [one.label for one in answer.meets], [label for label in seeds.ran if label.startswith("4 x")]
+
+    assert ran(4.0) == (["2 x h200 TP2", "4 x h100-sxm TP1"], ["4 x h100-sxm TP1, seed 1"])
+    assert ran(9.0) == (["4 x h100-sxm TP1", "2 x h200 TP2"], [f"4 x h100-sxm TP1, seed {n}" for n in (1, 2, 3)])
+
+
 def test_a_layout_that_might_cost_no_more_is_checked_with_one_client_less() -> None:
     """The search's seed gave another layout a client too many: it must not lose by that."""
     kinds = {"tp1": Kind("h100-sxm", 1, price=4.0), "tp2": Kind("h100-sxm", 2, price=4.0)}

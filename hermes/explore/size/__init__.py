@@ -33,11 +33,11 @@ from hermes.config.writing import scratch_folder
 from hermes.config.yaml_document import as_node
 from hermes.errors import InputError, InputWarning, inside
 from hermes.explore.bracket import Bracket
-from hermes.explore.capacity import RATIO, axis_of
-from hermes.explore.certain_miss import BY_FAR, CERTAIN
+from hermes.explore.certain_miss import BY_FAR
 from hermes.explore.lengthening import MOST_REQUESTS, arrivals_of
 from hermes.explore.objective import Row, is_ended, missed, need_fixed_clients, need_slo, settled
 from hermes.explore.size.bounds import demand_of, fewest_clients, fewest_split
+from hermes.explore.size.headroom import MOST_LOADS, headroom_of
 from hermes.explore.size.layouts import (
     ANY,
     NO_ROLES,
@@ -51,7 +51,7 @@ from hermes.explore.size.layouts import (
     own_of,
 )
 from hermes.explore.size.own_layout import OwnLayout, as_composed, run_own
-from hermes.explore.size.size_range import StepRange, of_others, with_range
+from hermes.explore.size.size_range import StepRange, of_others, simulated, with_range
 from hermes.explore.size.spare import AsItHappens, Loss, as_it_happens
 from hermes.explore.size_check import SEEDS, Check, check_answer, misses_by_far, with_longer
 from hermes.explore.sweep.executor import Executor, opened
@@ -59,6 +59,7 @@ from hermes.explore.trials import Trials
 from hermes.hardware.descriptions.devices import load_device
 from hermes.hardware.descriptions.files import shipped_name
 from hermes.hardware.info import hardware_info
+from hermes.results import Results
 from hermes.results.progress import OnProgress
 from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.build import build
@@ -73,7 +74,6 @@ NEAR = 1.15           # of the least cost, up to which layouts are searched to t
 MORE = 1.25           # clients after a miss, as a factor
 OVERLOADED = 0.8      # served rate of the whole run, drain included, over the offered one, below which clients are full
 MOST_PD = 16          # simulations of a pd layout
-STRIDE, MOST_LOADS = 4, 8   # of the search for the headroom
 # simulations, as a rule: after the check (headroom, longer runs, range), of the check, and of the search of a layout
 USUAL_LATER, USUAL_CHECK, USUAL_MIXED, USUAL_PD = MOST_LOADS + SEEDS, 3 * SEEDS, 3, 4
 LENGTH = 6.5   # p99s of the answers' time: 5 after the warm-up
@@ -165,6 +165,7 @@ class Sizing:
         others: The cheapest layout of each other ranked device, with how far its step times are trusted.
         dearer: The layouts that were not searched to the end, by what they cost at least.
         loss: For which the layouts have spares. happens: What one does to the cheapest layout, until routers know it.
+        run: The cheapest layout simulated in full, with its scenario: for its step times and the defaults behind it.
         own: The scenario as written, under its own hardware model and the one of all layouts; None if they are one.
     """
 
@@ -178,6 +179,7 @@ class Sizing:
     path: Path | None = None
     assumed: list[str] = field(default_factory=list)
     remarks: dict[Kind, list[str]] = field(default_factory=dict)
+    run: tuple[Scenario, Results] | None = None
     own: OwnLayout | None = None
     steps: StepRange | None = None
     others: list[tuple[Tried, StepRange | None]] = field(default_factory=list)
@@ -304,9 +306,12 @@ def size(
         sizing = replace(sizing, dearer=searches.dearer())
         trials.left = USUAL_LATER
         if sizing.meets:
-            headroom = _headroom(trials, base["clients"], sizing.meets[0])
+            if sizing.meets[0].seed is None:   # what one of the other seeds lacked, its own did not
+                trials.length = sizing.meets[0].length
+            headroom = headroom_of(trials, base["clients"], sizing.meets[0])
             check = with_longer(trials, sizing, partial(changes, base["clients"]), headroom)
-            sizing = replace(sizing, headroom=headroom, check=check)
+            sizing = replace(sizing, headroom=headroom, check=check,
+                             run=simulated(sizing.settings(sizing.meets[0]), Path(base_dir)))
             sizing = replace(sizing, steps=with_range(trials, sizing, partial(changes, base["clients"]), max_devices),
                              others=of_others(sizing, partial(changes, base["clients"])))
         sizing = replace(sizing, own=run_own(trials, own, folder_of))
@@ -416,20 +421,6 @@ def _start(scenario: Scenario) -> _Start:
     return _Start(clients, max(1.0, min(needed_s / demand.arrivals_s, most)), clients, split)
 
 
-def _headroom(trials: Trials, clients: Sequence[Mapping[str, Any]], best: Tried) -> float:
-    """Search for the highest load that a layout takes, in steps of 1% from its own."""
-    axis = axis_of(trials.scenario, "rate")
-    bracket = Bracket(0, STRIDE, known={0: True}, confirm=0)
-    while (level := bracket.choose()) is not None and len(bracket.known) < MOST_LOADS:
-        load = axis.load(level)
-        label = f"{best.label} at {load:g} times the load"
-        seed = trials.scenario.seed if best.seed is None else best.seed   # that of the answer's figures
-        row = trials.run({label: (axis.settings(load) | changes(clients, best.kind, best.clients), seed)},
-                         until_missed=CERTAIN)[label]
-        bracket.known[level] = missed(row) is None
-    return RATIO ** (bracket.meets_up_to or 0) - 1.0
-
-
 Numbers = tuple[int, ...]
 Search = Generator[Numbers, Tried, Tried | None]   # yields clients to try, takes the result, returns the best
 
@@ -474,7 +465,8 @@ class _Searches:
         start = self._starts[one.kind]
         mixed = max(start.fewest, *(sum(tried.clients) + 1 for tried in one.tried if misses_by_far(tried.row)), 1)
         out = [("mixed", mixed)] if layout == "mixed" and "mixed" in self._layouts else []
-        return [*out, ("pd", start.fewest_split)] if layout == "pd" or self._follows(one.kind) else out
+        split = _least_split(start.fewest_split, one.tried if layout == "pd" else ())
+        return [*out, ("pd", split)] if layout == "pd" or self._follows(one.kind) else out
 
     def _follows(self, kind: Kind) -> bool:
         """Whether a search of pd follows that of mixed."""
@@ -592,16 +584,28 @@ def _next_split(tried: Tried, best: Tried | None, results: Mapping[Numbers, Trie
         prefill, decode = tried.clients
         short = _short_side(tried)
         step = max(1, round((MORE - 1) * (prefill if short == "prefill" else decode)))
+        moved = (prefill + 1, decode - 1) if short == "prefill" else (prefill - 1, decode + 1)
+        if step == 1 and min(moved) >= 1 and not _hopeless(moved, results):
+            return moved   # it would be tried after one more
         step = min(step, max(1, most - prefill - decode))   # as far as there is room
         now = (prefill + step, decode) if short == "prefill" else (prefill, decode + step)
-        if sum(now) > most and min(tried.clients) > 1:   # no room for more: shift one
-            now = (prefill + 1, decode - 1) if short == "prefill" else (prefill - 1, decode + 1)
+        if sum(now) > most and min(tried.clients) > 1:   # no room for more
+            now = moved
         return None if sum(now) > most or min(now) < 1 or now in results else now
     prefill, decode = best.clients
     for now in ((prefill - 1, decode), (prefill, decode - 1), (prefill - 2, decode + 1), (prefill + 1, decode - 2)):
         if min(now) >= 1 and now not in results and not _hopeless(now, results):
             return now
     return None
+
+
+def _least_split(fewest: float, tried: Sequence[Tried]) -> float:
+    """Return the fewest prefill and decode clients together of which some split does not miss by far, as those with as
+    many or more on both sides do. fewest: A lower bound."""
+    far = {one.clients: one for one in tried if misses_by_far(one.row)}
+    while fewest < math.inf and all(_hopeless((side, int(fewest) - side), far) for side in range(1, int(fewest))):
+        fewest += 1
+    return fewest
 
 
 def _hopeless(now: Numbers, results: Mapping[Numbers, Tried]) -> bool:

@@ -1,7 +1,8 @@
 """How far the answer of `hermes size` moves where step times lie at the ends of their range.
 
-The answer's own simulation says how far its step times are trusted (`hermes.scenario.step_sources`). With all of them
-at the low end, and at the high end, the search goes on from the answer, with the seed of its figures: "28 (26 to 32)".
+The answer's own simulation (`Sizing.run`) says how far its step times are trusted (`hermes.scenario.step_sources`).
+With all of them at the low end, and at the high end, the search goes on from the answer, with the seed of its figures:
+"28 (26 to 32)".
 """
 
 from __future__ import annotations
@@ -9,22 +10,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.explore.bracket import Bracket
 from hermes.explore.certain_miss import CERTAIN
-from hermes.explore.objective import missed
+from hermes.explore.objective import is_ended, missed
 from hermes.explore.trials import Trials
 
 if TYPE_CHECKING:
     from hermes.explore.size import Sizing, Tried
     from hermes.explore.size.layouts import Kind
+    from hermes.results import Results
+    from hermes.scenario import Scenario
 
-__all__ = ["StepRange", "of_others", "with_range"]
+__all__ = ["StepRange", "of_others", "simulated", "with_range"]
 
 Changes = Callable[["Kind", tuple[int, ...]], Mapping[str, Any]]
 
 MOST_TRIALS = 12   # simulations for one end
+NEAR = 16          # of a miss that is not by far: a sixteenth more clients
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class StepRange:
 def with_range(trials: Trials, sizing: Sizing, changes: Changes, max_devices: int) -> StepRange | None:
     """Return the range of the cheapest layout's clients; None where nothing is known of its step times."""
     best = sizing.meets[0]
-    steps = _trusted(sizing, best, changes)
+    steps = None if sizing.run is None else _trusted(*sizing.run)
     if steps is None:
         return None
     if why := _unsearched(best, changes):
@@ -67,20 +72,28 @@ def of_others(sizing: Sizing, changes: Changes) -> list[tuple[Tried, StepRange |
     """Return the cheapest layout of each other ranked device, with how far its step times are trusted."""
     best = {tried.kind.device: tried for tried in reversed(sizing.ranked)}
     best.pop(sizing.meets[0].kind.device, None)
-    return [(tried, _trusted(sizing, tried, changes)) for tried in sizing.ranked if tried in best.values()]
+    base = sizing.scenario.source.base_dir
+    return [(tried, _trusted(*simulated({**sizing.document, **changes(tried.kind, tried.clients)}, base)))
+            for tried in sizing.ranked if tried in best.values()]
 
 
-def _trusted(sizing: Sizing, tried: Tried, changes: Changes) -> StepRange | None:
+def simulated(document: Mapping[str, Any], base_dir: Path) -> tuple[Scenario, Results]:
+    """Simulate a scenario's document in full, without the warnings that a search has issued."""
+    from hermes.api import simulate
+    from hermes.config.yaml_document import as_node
+    from hermes.scenario import scenario_of
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scenario = scenario_of(as_node(document), base_dir)
+        return scenario, simulate(scenario, whole=True)
+
+
+def _trusted(scenario: Scenario, results: Results) -> StepRange | None:
     """Return the class and the range of a layout's step times, without clients; None where nothing is known."""
-    from hermes.api import simulate_again
-    from hermes.scenario.document import with_settings
     from hermes.scenario.step_sources import step_sources
 
-    settings = changes(tried.kind, tried.clients)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")   # the search has issued them
-        scenario = with_settings(sizing.scenario, settings)
-    found = step_sources(scenario, simulate_again(sizing.scenario, settings))
+    found = step_sources(scenario, results)
     if not found:
         return None
     low, high = min(group["low"] for group in found), max(group["high"] for group in found)
@@ -120,4 +133,6 @@ def _clients(trials: Trials, best: Tried, changes: Changes, factor: float, most:
         row = trials.run({label: (wanted, trials.scenario.seed if best.seed is None else best.seed)},
                          until_missed=CERTAIN)[label]
         bracket.known[level] = missed(row) is None
+        if bracket.meets_up_to is None and not is_ended(row):   # what misses by far is ended
+            bracket.hint = level - max(1, -level // NEAR)
     return None if bracket.meets_up_to is None else -bracket.meets_up_to

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.explore.size import NEAR, Dearer, Kind, Sizing, _Searches, _Start, hourly
+from hermes.explore.size import NEAR, Dearer, Kind, Sizing, Tried, _least_split, _Searches, _Start, hourly
 from hermes.explore.size.text import dearer
 
 CLIENTS = [{"name": "llm", "model": "llama-3.1-8b"}]
@@ -93,14 +95,29 @@ def test_a_layout_that_can_never_meet_the_slo_waits_for_all_others() -> None:
 
 
 def test_a_split_is_searched_where_mixed_clients_cost_too_much() -> None:
-    """The split of TP1 may need $8 at least, so that its mixed clients, which need five, are searched for its start."""
+    """The split of TP1 may need $8 at least, so that its mixed clients, which need five, are searched for its start.
+
+    Two prefill and three decode clients miss by far, and so do all splits of two and three: four cost $16 at least.
+    """
     trials = Needed({TP[1]: 5, TP[2]: 1})
     starts = {TP[1]: _Start(4, 1.0, 4, 2), TP[2]: _Start(1, 1.0, 1, 9)}
     searches = _Searches(trials, CLIENTS, starts, MOST, ("mixed", "pd"))  # type: ignore[arg-type]
     sizing = searches.extended(Sizing("x", None, {}, [], []))  # type: ignore[arg-type]
     assert sizing.ranked[0].label == "1 x h100-sxm TP2"
-    assert {found.layout for found in sizing.found if found.kind == TP[1]} == {"mixed", "pd"}
-    assert [(one.kind, one.layout) for one in searches.dearer()] == [(TP[2], "pd")]
+    assert {found.layout for found in sizing.found if found.kind == TP[1]} == {"mixed"}
+    assert "2P/3D h100-sxm TP1" in trials.ran
+    assert [(one.kind, one.layout, one.clients) for one in searches.dearer()] == [(TP[1], "pd", 4), (TP[2], "pd", 9)]
+
+
+@pytest.mark.parametrize(("far", "fewest"), [
+    ((), 2), ([(1, 1)], 3), ([(2, 1)], 3), ([(2, 1), (1, 2)], 4), ([(2, 2)], 4), ([(3, 1), (2, 2), (1, 3)], 5)])
+def test_splits_that_miss_by_far_raise_the_bound(far: list[tuple[int, int]], fewest: int) -> None:
+    """By hand: with (2, 1) and (1, 2) go (1, 1) and all of three; of four, (2, 2) and others are left."""
+    missing = [Tried(TP[1], one, "the queue grows", {"headline.stable": False}) for one in far]
+    assert _least_split(2, missing) == fewest
+    assert _least_split(9, missing) == 9
+    assert _least_split(math.inf, missing) == math.inf
+    assert _least_split(2, [replace(one, row={"requests.total": 1000}) for one in missing]) == 2   # within noise
 
 
 KINDS = (TP[1], TP[2], TP[4], Kind("l40s", 1, 0.86), Kind("l40s", 4, 0.86), Kind("b300", 1))
