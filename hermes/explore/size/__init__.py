@@ -438,7 +438,8 @@ class _Searches:
     def extended(self, sizing: Sizing) -> Sizing:
         """Return the answers with those of all layouts that may cost at most `NEAR` times the cheapest one."""
         while wanted := self._open(sizing):
-            self._simulate(wanted)
+            # steps of stages are simulated one by one: those wait for the length that the others needed, and their cost
+            self._simulate({key: one for key, one in wanted.items() if key[0].pp == 1} or wanted)
             sizing = replace(sizing, found=[*sizing.found, *self._ended()])
         return sizing
 

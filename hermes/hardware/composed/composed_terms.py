@@ -70,12 +70,11 @@ _SAMPLED = ("lm_head", "sampling")   # terms whose rows are the sampled ones
 class _Spread(NamedTuple):
     """What a step takes in each pipeline stage but for the attention of its batch.
 
-    layers: Layers of each stage. of_layers: Nanoseconds of all layers. beside: Of each stage without its layers.
+    stages: Layers of each stage, and its nanoseconds without them. of_layers: Nanoseconds of all layers.
     """
 
-    layers: list[int]
+    stages: list[tuple[int, int]]
     of_layers: float
-    beside: list[int]
 
     @classmethod
     def of(cls, terms: dict[str, float], ways: list[float], layers: int) -> _Spread:
@@ -90,7 +89,7 @@ class _Spread(NamedTuple):
         beside = [0] + [round(hops * way / float_sum(ways)) for way in ways]
         beside[0] += round(first)
         beside[-1] += round(last)
-        return cls(share, float_sum(terms.values()), beside)
+        return cls(list(zip(share, beside, strict=True)), float_sum(terms.values()))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -443,7 +442,15 @@ class ComposedModel:
         if spread is None:
             spread = self._spreads[key] = _Spread.of(
                 self.fixed_terms(tokens, sampled), self._hops_ns(self.rows(tokens)), self.base.model.num_layers)
-        return self._by_stage(spread, stats, self.step_ns(stats))
+        total = self.step_ns(stats)
+        seqs = stats.decode_seqs
+        lines = None if stats.prefill_tokens or seqs != sampled or stats.lora_adapters else self._alone.get(seqs)
+        if not seqs or lines is None:
+            return self._by_stage(spread, self._of_layers(spread, stats), total)
+        _, _, a, b, c, d = lines   # the attention of `step_ns`
+        contexts = self._contexts(stats)
+        read, launch = c + d * contexts, a + b * contexts
+        return self._by_stage(spread, spread.of_layers + (read if read > launch else launch), total)
 
     def lockstep_stages_ns(self, batches: Sequence[StepStats | None]) -> list[int]:
         """Return the nanoseconds of one step of all data-parallel ranks by pipeline stage, in sum `lockstep_ns`.
@@ -460,17 +467,21 @@ class ComposedModel:
         if spread is None:
             terms = self._own_terms(*key[:3]) | self._shared_terms(key[3], key[4], captured)
             spread = self._common_spreads[key] = _Spread.of(terms, self._hops_ns(key[0]), self.base.model.num_layers)
-        return self._by_stage(spread, stats, int(self.lockstep_ns(batches, 1)[0]))
+        return self._by_stage(spread, self._of_layers(spread, stats), int(self.lockstep_ns(batches, 1)[0]))
 
-    def _by_stage(self, spread: _Spread, stats: StepStats, total: int) -> list[int]:
-        """Add the attention of a batch; `total` is what its step takes, the host included."""
-        each = spread.of_layers
+    def _of_layers(self, spread: _Spread, stats: StepStats) -> float:
+        """Return what a batch takes in all layers, its attention included."""
+        of_layers = spread.of_layers
         for ns in self._work_terms(stats).values():   # from left to right, as `float_sum` of all terms
-            each += ns
-        each /= self.base.model.num_layers
-        times = [round(each * count) + ns for count, ns in zip(spread.layers, spread.beside, strict=True)]
+            of_layers += ns
+        return of_layers
+
+    def _by_stage(self, spread: _Spread, of_layers: float, total: int) -> list[int]:
+        """Spread a batch over the stages; `total` is what its step takes, the host included."""
+        each = of_layers / self.base.model.num_layers
+        times = [round(each * count) + ns for count, ns in spread.stages]
         times[0] += total - sum(times)   # what the host takes longer, and rounding
-        return [max(ns, 1) for ns in times]
+        return times if min(times) > 0 else [max(ns, 1) for ns in times]
 
     def _fixed_ns(self, tokens: int, sampled: int) -> float:
         key = tokens, sampled
