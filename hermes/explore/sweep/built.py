@@ -8,6 +8,7 @@ import time
 from hermes.core.noise import peak_rss_bytes
 from hermes.dispatch.simulation import Simulation
 from hermes.explore.certain_miss import CertainMiss
+from hermes.hardware.kept import Models
 from hermes.scenario import Scenario
 
 __all__ = ["Built", "Kept"]
@@ -19,10 +20,15 @@ COLLECT_SHARE = 0.02      # of the CPU time, for collections of everything
 
 
 class Built:
-    """Simulations by the key of their check, of one batch (the run of one sweep): files may change between two."""
+    """Simulations by the key of their check, of one batch (the run of one sweep): files may change between two.
+
+    Attributes:
+        models: Hardware models of all batches, built of files that ship alone.
+    """
 
     def __init__(self) -> None:
         self._batch, self._kept = "", dict[str, Kept]()
+        self.models: Models = {}
         self._empty_bytes = 0
         self._frozen_garbage = False
         self._next_collection_s = 0.0

@@ -27,6 +27,7 @@ from hermes.explore.sweep.built import Built
 from hermes.explore.sweep.figures import Scalar, extracted, figures, load_extract
 from hermes.explore.sweep.hashing import text_digest, unnamed
 from hermes.explore.sweep.points import RESERVED
+from hermes.hardware.kept import models_kept
 from hermes.results import Results
 from hermes.results.files.export import write_results, write_table
 from hermes.scenario import Scenario, resolved_yaml, scenario_of
@@ -115,7 +116,7 @@ def perform(job: Job, built: Built | None = None) -> Outcome:
     gc.freeze()   # the collector need not visit objects that exist already
     try:
         work: Callable[[Job, Built | None], dict[str, Any]] = _check if job.task == "check" else _run
-        with warnings.catch_warnings(record=True) as issued:
+        with warnings.catch_warnings(record=True) as issued, models_kept({} if built is None else built.models):
             warnings.simplefilter("always", InputWarning)
             done = work(job, built)
         for one in issued:

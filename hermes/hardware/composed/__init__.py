@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -20,6 +21,7 @@ from hermes.hardware.descriptions.engines import NEWEST_ENGINE, StepTime, load_e
 from hermes.hardware.descriptions.links import LinkTime
 from hermes.hardware.descriptions.models import ModelDescription
 from hermes.hardware.engine_memory import captured_sizes
+from hermes.hardware.kept import kept
 from hermes.hardware.lora import Lora
 from hermes.hardware.roofline import Dtype, KvDtype, Roofline, RooflineModel
 from hermes.sums import float_sum
@@ -144,6 +146,9 @@ class Composed(HardwareConfig):
 
         layers: As many layers only, of the last kind that the model has (a head that drafts has one).
         """
+        return kept((type(self), self.model_dump_json(), base_dir, layers), partial(self._built, base_dir, layers))
+
+    def _built(self, base_dir: Path | None, layers: int | None) -> ComposedModel:
         base = Roofline(model=self.model, device=self.device, tp=self.tp, pp=self.pp, dtype=self.dtype,
                         kv_dtype=self.kv_dtype).build(base_dir, dp=self.dp, layers=layers)
         self._check_ranks(base.model)
