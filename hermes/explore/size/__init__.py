@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,10 +32,9 @@ from typing import Any, NamedTuple
 from hermes.config.writing import scratch_folder
 from hermes.config.yaml_document import as_node
 from hermes.errors import InputError, InputWarning, inside
-from hermes.explore.bracket import Bracket
 from hermes.explore.certain_miss import BY_FAR
 from hermes.explore.lengthening import MOST_REQUESTS, arrivals_of
-from hermes.explore.objective import Row, is_ended, missed, need_fixed_clients, need_slo, settled
+from hermes.explore.objective import Row, missed, need_fixed_clients, need_slo, settled
 from hermes.explore.size.bounds import demand_of, fewest_clients, fewest_split
 from hermes.explore.size.headroom import MOST_LOADS, headroom_of
 from hermes.explore.size.layouts import (
@@ -50,6 +49,7 @@ from hermes.explore.size.layouts import (
     llm_of,
     own_of,
 )
+from hermes.explore.size.numbers import Numbers, Search, least_split, mixed, split
 from hermes.explore.size.own_layout import OwnLayout, as_composed, run_own
 from hermes.explore.size.size_range import StepRange, of_others, simulated, with_range
 from hermes.explore.size.spare import AsItHappens, Loss, as_it_happens
@@ -72,9 +72,6 @@ __all__ = ["LAYOUTS", "Dearer", "Found", "Kind", "Left", "Sizing", "Tried", "cha
 
 LAYOUTS = ("mixed", "pd")
 NEAR = 1.15           # of the least cost, up to which layouts are searched to the end
-MORE = 1.25           # clients after a miss, as a factor
-OVERLOADED = 0.8      # served rate of the whole run, drain included, over the offered one, below which clients are full
-MOST_PD = 16          # simulations of a pd layout
 # simulations, as a rule: after the check (headroom, longer runs, range), of the check, and of the search of a layout
 USUAL_LATER, USUAL_CHECK, USUAL_MIXED, USUAL_PD = MOST_LOADS + SEEDS, 3 * SEEDS, 3, 4
 LENGTH = 6.5   # p99s of the answers' time: 5 after the warm-up
@@ -424,10 +421,6 @@ def _start(scenario: Scenario) -> _Start:
     return _Start(clients, max(1.0, min(needed_s / demand.arrivals_s, most)), clients, split)
 
 
-Numbers = tuple[int, ...]
-Search = Generator[Numbers, Tried, Tried | None]   # yields clients to try, takes the result, returns the best
-
-
 class _Searches:
     """The searches of all layouts, side by side; those of pd begin when mixed has an answer."""
 
@@ -435,7 +428,7 @@ class _Searches:
                  max_devices: int, layouts: Sequence[str]) -> None:
         self._trials, self._clients, self._starts = trials, clients, starts
         self._max_devices, self._layouts = max_devices, layouts
-        self._running = {(kind, "mixed"): _Running(kind, _mixed(kind.most(max_devices), start.clients))
+        self._running = {(kind, "mixed"): _Running(kind, mixed(kind.most(max_devices), start.clients))
                          for kind, start in starts.items()}
 
     def extended(self, sizing: Sizing) -> Sizing:
@@ -467,10 +460,10 @@ class _Searches:
     def _bounds(self, layout: str, one: _Running) -> list[tuple[str, float]]:
         """Return the layouts that wait for a search, with the fewest clients that may meet the SLO in each."""
         start = self._starts[one.kind]
-        mixed = max(start.fewest, *(sum(tried.clients) + 1 for tried in one.tried if misses_by_far(tried.row)), 1)
-        out = [("mixed", mixed)] if layout == "mixed" and "mixed" in self._layouts else []
-        split = _least_split(start.fewest_split, one.tried if layout == "pd" else ())
-        return [*out, ("pd", split)] if layout == "pd" or self._follows(one.kind) else out
+        fewest = max(start.fewest, *(sum(tried.clients) + 1 for tried in one.tried if misses_by_far(tried.row)), 1)
+        out = [("mixed", fewest)] if layout == "mixed" and "mixed" in self._layouts else []
+        pairs = least_split(start.fewest_split, one.tried if layout == "pd" else ())
+        return [*out, ("pd", pairs)] if layout == "pd" or self._follows(one.kind) else out
 
     def _follows(self, kind: Kind) -> bool:
         """Whether a search of pd follows that of mixed."""
@@ -497,7 +490,7 @@ class _Searches:
                 out.append(Found(kind, layout, one.best, one.tried))
             if layout == "mixed" and self._follows(kind):
                 self._running[kind, "pd"] = _Running(
-                    kind, _split(one.best or one.tried[-1], kind.most(self._max_devices, 2)))
+                    kind, split(one.best or one.tried[-1], kind.most(self._max_devices, 2)))
         return out
 
 
@@ -534,93 +527,3 @@ class _Running:
             self.wanted = self.search.send(tried)
         except StopIteration as end:
             self.best, self.over = end.value, True
-
-
-def _mixed(most: int, start: int = 1) -> Search:
-    """Search for the fewest clients. start: A lower bound, from which the search begins."""
-    bracket = Bracket(-min(start, most), 1, lowest=-most, highest=-1)
-    results: dict[int, Tried] = {}
-    while (level := bracket.choose()) is not None:
-        tried = yield (-level,)
-        results[level] = tried
-        bracket.known[level] = tried.misses is None
-        if tried.misses is not None:
-            bracket.hint = -min(most, max(_needed(tried) or 0, math.ceil(MORE * -level), 1 - level))
-    low = bracket.meets_up_to
-    return None if low is None else results[low]
-
-
-def _needed(tried: Tried) -> int | None:
-    """Return how many such clients serve the offered rate, by what the overloaded ones served; None if that is not
-    known."""
-    if is_ended(tried.row):
-        return None
-    offered: float | None = tried.row.get("headline.offered_per_s")
-    served: float | None = tried.row.get("throughput.requests_per_s")   # of the whole run: a queue that grows
-    if not offered or not served or served > OVERLOADED * offered:
-        return None
-    return math.ceil(sum(tried.clients) * offered / served)
-
-
-def _split(start: Tried, most: int) -> Search:
-    """Search for the fewest prefill and decode clients, from the mixed answer or the most that was tried."""
-    total = max(2, min(sum(start.clients), most))
-    prompts, answers = start.row.get("energy.prefill_j") or 0.0, start.row.get("energy.decode_j") or 0.0
-    share = prompts / (prompts + answers) if prompts + answers else 0.5
-    prefill = min(max(1, round(total * share)), total - 1)
-    now: Numbers = (prefill, total - prefill)
-    results: dict[Numbers, Tried] = {}
-    best: Tried | None = None
-    while len(results) < MOST_PD:
-        tried = results[now] = yield now
-        if tried.misses is None and (best is None or tried.devices < best.devices):
-            best = tried
-        following = _next_split(tried, best, results, most)
-        if following is None:
-            break
-        now = following
-    return best
-
-
-def _next_split(tried: Tried, best: Tried | None, results: Mapping[Numbers, Tried], most: int) -> Numbers | None:
-    """Return the split to try next: one more where something is missed, one less once the SLO is met."""
-    if best is None:
-        prefill, decode = tried.clients
-        short = _short_side(tried)
-        step = max(1, round((MORE - 1) * (prefill if short == "prefill" else decode)))
-        moved = (prefill + 1, decode - 1) if short == "prefill" else (prefill - 1, decode + 1)
-        if step == 1 and min(moved) >= 1 and not _hopeless(moved, results):
-            return moved   # it would be tried after one more
-        step = min(step, max(1, most - prefill - decode))   # as far as there is room
-        now = (prefill + step, decode) if short == "prefill" else (prefill, decode + step)
-        if sum(now) > most and min(tried.clients) > 1:   # no room for more
-            now = moved
-        return None if sum(now) > most or min(now) < 1 or now in results else now
-    prefill, decode = best.clients
-    for now in ((prefill - 1, decode), (prefill, decode - 1), (prefill - 2, decode + 1), (prefill + 1, decode - 2)):
-        if min(now) >= 1 and now not in results and not _hopeless(now, results):
-            return now
-    return None
-
-
-def _least_split(fewest: float, tried: Sequence[Tried]) -> float:
-    """Return the fewest prefill and decode clients together of which some split does not miss by far, as those with as
-    many or more on both sides do. fewest: A lower bound."""
-    far = {one.clients: one for one in tried if misses_by_far(one.row)}
-    while fewest < math.inf and all(_hopeless((side, int(fewest) - side), far) for side in range(1, int(fewest))):
-        fewest += 1
-    return fewest
-
-
-def _hopeless(now: Numbers, results: Mapping[Numbers, Tried]) -> bool:
-    """Whether a split with as many or more clients on both sides was missed."""
-    return any(tried.misses is not None and all(mine <= theirs for mine, theirs in zip(now, numbers, strict=True))
-               for numbers, tried in results.items())
-
-
-def _short_side(tried: Tried) -> str:
-    """Return which side of a split needs more clients."""
-    where = str(tried.row.get("binds.where")).rpartition("-")[2]   # of several groups: NAME-prefill
-    if where in ("prefill", "decode"):
-        return where
-    return "prefill" if "TTFT" in (tried.misses or "") else "decode"

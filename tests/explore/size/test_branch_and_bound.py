@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.explore.size import NEAR, Dearer, Kind, Sizing, Tried, _least_split, _Searches, _Start, hourly
+from hermes.explore.size import NEAR, Dearer, Kind, Sizing, Tried, _Searches, _Start, hourly
+from hermes.explore.size.numbers import least_split
 from hermes.explore.size.text import dearer
 
 CLIENTS = [{"name": "llm", "model": "llama-3.1-8b"}]
@@ -114,10 +115,10 @@ def test_a_split_is_searched_where_mixed_clients_cost_too_much() -> None:
 def test_splits_that_miss_by_far_raise_the_bound(far: list[tuple[int, int]], fewest: int) -> None:
     """By hand: with (2, 1) and (1, 2) go (1, 1) and all of three; of four, (2, 2) and others are left."""
     missing = [Tried(TP[1], one, "the queue grows", {"headline.stable": False}) for one in far]
-    assert _least_split(2, missing) == fewest
-    assert _least_split(9, missing) == 9
-    assert _least_split(math.inf, missing) == math.inf
-    assert _least_split(2, [replace(one, row={"requests.total": 1000}) for one in missing]) == 2   # within noise
+    assert least_split(2, missing) == fewest
+    assert least_split(9, missing) == 9
+    assert least_split(math.inf, missing) == math.inf
+    assert least_split(2, [replace(one, row={"requests.total": 1000}) for one in missing]) == 2   # within noise
 
 
 KINDS = (TP[1], TP[2], TP[4], Kind("l40s", 1, 0.86), Kind("l40s", 4, 0.86), Kind("b300", 1))

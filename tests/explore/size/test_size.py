@@ -13,7 +13,8 @@ from hermes import open_sweep, simulate
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.explore.objective import missed
-from hermes.explore.size import Kind, Tried, _mixed, _split, changes, hourly, size
+from hermes.explore.size import Kind, Tried, changes, hourly, size
+from hermes.explore.size.numbers import mixed, split
 from hermes.explore.size.own_layout import as_composed, own_kind
 from hermes.explore.size.text import front, lines, plain, ranking, speed
 from hermes.explore.sweep.figures import figures
@@ -45,7 +46,7 @@ def answered(search, meets, side=None):
 
 @given(limit=st.integers(1, 80), most=st.integers(1, 64))
 def test_the_fewest_clients(limit, most):
-    best, tried = answered(_mixed(most), lambda numbers: numbers[0] >= limit)
+    best, tried = answered(mixed(most), lambda numbers: numbers[0] >= limit)
     assert (best and best.clients) == ((limit,) if limit <= most else None)
     assert tried <= 20
 
@@ -54,7 +55,7 @@ def test_the_fewest_clients(limit, most):
 def test_the_fewest_prefill_and_decode_clients(prefill, decode, start, share):
     """The rule needs so many of each; a split is found whatever the first guess, with room for both sides."""
     first = Tried(KIND, (start,), None, {"energy.prefill_j": share, "energy.decode_j": 1 - share})
-    best, tried = answered(_split(first, 64), lambda numbers: numbers[0] >= prefill and numbers[1] >= decode,
+    best, tried = answered(split(first, 64), lambda numbers: numbers[0] >= prefill and numbers[1] >= decode,
                            lambda numbers: "prefill" if numbers[0] < prefill else "decode")
     assert tried <= 16
     assert best is None or (best.clients[0] >= prefill and best.clients[1] >= decode)
