@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["MOST_LOADS", "crossing", "headroom_of"]
 
 STRIDE, MOST_LOADS = 4, 8
-FAR, FARTHEST = 6, 300   # the first stride is a sixth of what the latency lacks to its limit; farthest estimate
+FAR = 6   # the first stride is a sixth of what the latency lacks to its limit
 
 
 def headroom_of(trials: Trials, clients: Sequence[Mapping[str, Any]], best: Tried) -> float:
     """Search for the highest load that a layout takes, in steps of 1% from its own: where its latency may reach its
-    limit by the loads known, and every fifth time, or where that is not known, by halves."""
+    limit by the loads known; by strides and halves where that is not known, or beyond them."""
     axis = axis_of(trials.scenario, "rate")
     shares = {0: nearest[1]} if (nearest := nearest_to_limit(best.row)) else {}
-    stride = max(round(-math.log(share) / math.log(RATIO) / FAR) for share in (1.0, *shares.values()))
-    bracket = Bracket(0, max(stride, STRIDE), known={0: True}, confirm=0)
+    stride = max(STRIDE, *(round(-math.log(share) / math.log(RATIO) / FAR) for share in (1.0, *shares.values())))
+    bracket = Bracket(0, stride, known={0: True}, confirm=0)
     while (level := bracket.choose()) is not None and len(bracket.known) < MOST_LOADS:
         load = axis.load(level)
         label = f"{best.label} at {load:g} times the load"
@@ -38,9 +38,9 @@ def headroom_of(trials: Trials, clients: Sequence[Mapping[str, Any]], best: Trie
         bracket.known[level] = missed(row) is None
         if not is_ended(row) and (nearest := nearest_to_limit(row)):
             shares[level] = nearest[1]
-        if len(bracket.known) % 5 and (likely := crossing(shares)) is not None:
-            low, high = bracket.meets_up_to or 0, bracket.misses_from or math.inf
-            bracket.hint = int(max(min(math.floor(min(likely, FARTHEST)), high - 1), low + 1))
+        low, high, likely = bracket.meets_up_to or 0, bracket.misses_from, crossing(shares)
+        if likely is not None and likely < (max(low + stride, 3 * low) if high is None else high):
+            bracket.hint = max(math.floor(likely), low + 1)
     return RATIO ** (bracket.meets_up_to or 0) - 1.0
 
 
