@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,8 +35,21 @@ def test_alternatives_of_the_best_layout_are_simulated() -> None:
     document = sizing.settings(sizing.meets[0])
     before = hermes.simulate(document)
     one = next(one for one in assumptions(load_scenario(document)) if one.name == "engine time")
+    assert sizing.run is not None
+    assert headlines(sizing.run[1].summary) == headlines(before.summary)
     after = hermes.simulate(document, overrides=dict(one.settings))
     assert entries["engine time"]["effect"] == changes_between(headlines(before.summary), headlines(after.summary))
+
+
+@pytest.mark.parametrize(("each", "most"), [(500, 240), (20_000, 6), (50_000, 3), (900_000, 3)])
+def test_three_alternatives_are_simulated_at_least(each: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """120,000 rows of stages and runs of steps, or those of three simulations. `assumes_of` divides them, up to six."""
+    given: list[float] = []
+    monkeypatch.setattr(assumed, "assumes_of", lambda *_, rows: given.append(rows) or [])
+    record = SimpleNamespace(runs={"client": range(each // 2)}, stages={"client": range(each - each // 2)})
+    sizing = SimpleNamespace(run=(None, SimpleNamespace(record=record)))
+    assert assumes_of_best(sizing) == []  # type: ignore[arg-type]
+    assert given[0] // each == most
 
 
 @pytest.mark.thorough

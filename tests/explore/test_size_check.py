@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hermes.explore.certain_miss import CERTAIN
 from hermes.explore.size import Found, Kind, Sizing, Tried
 from hermes.explore.size_check import check_answer, near_limit, with_longer
 
@@ -27,9 +28,11 @@ class Seeds:
         self.meets, self.share, self.used, self.ran = meets, share, used, list[str]()
         self.scenario = type("S", (), {"seed": 0})()
         self.lengths: dict[str, float] = {}
+        self.ends: set[float] = set()
 
     def run(self, wanted: Any, times: float, *, until_missed: float = 0.0) -> dict[str, Any]:
         out = {}
+        self.ends.add(until_missed)
         for label, (settings, seed) in wanted.items():
             self.ran.append(label)
             self.lengths[label] = times
@@ -52,8 +55,10 @@ def checked(seeds: Seeds, start: Sizing, most: int = 8) -> Sizing:
 
 
 def test_a_seed_that_misses_adds_a_client() -> None:
-    found = checked(Seeds({3: 2, 4: 3}), sizing(3, {3: row(ok=True), 2: row(ok=False, stable=False)}))
+    seeds = Seeds({3: 2, 4: 3})
+    found = checked(seeds, sizing(3, {3: row(ok=True), 2: row(ok=False, stable=False)}))
     assert found.meets[0].clients == (4,)
+    assert seeds.ends == {CERTAIN}, "what certainly misses is ended"
     assert found.check is not None
     assert [one.tried.clients for one in found.check.fewer] == [(3,)]
     assert not found.check.within_noise

@@ -110,6 +110,13 @@ def test_a_split_is_searched_where_mixed_clients_cost_too_much() -> None:
     assert [(one.kind, one.layout, one.clients) for one in searches.dearer()] == [(TP[1], "pd", 4), (TP[2], "pd", 9)]
 
 
+def test_layouts_of_stages_wait_for_the_others() -> None:
+    """Of three stages of an H200 ($12 at least) the search begins when that of TP1 has its answer."""
+    staged = Kind("h200", 1, 4.0, pp=3)
+    _, trials = searched({TP[1]: 3, staged: 1}, {TP[1]: 1, staged: 1})
+    assert trials.ran == ["1 x h100-sxm TP1", "2 x h100-sxm TP1", "3 x h100-sxm TP1", "1 x h200 TP1 PP3"]
+
+
 @pytest.mark.parametrize(("far", "fewest"), [
     ((), 2), ([(1, 1)], 3), ([(2, 1)], 3), ([(2, 1), (1, 2)], 4), ([(2, 2)], 4), ([(3, 1), (2, 2), (1, 3)], 5)])
 def test_splits_that_miss_by_far_raise_the_bound(far: list[tuple[int, int]], fewest: int) -> None:
