@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hermes.api import simulate, simulate_again
+from hermes.config.data_files import kept_within
 from hermes.explore.size import Sizing
 from hermes.explore.size.size_range import simulated
 from hermes.explore.sweep.config import load_sweep
 from hermes.explore.sweep.points import points, scenario
 from hermes.explore.sweep.results import SweepResults
-from hermes.hardware.kept import models_kept
 from hermes.results import Results
 from hermes.results.assumes import assumed_lines
 from hermes.scenario import Overrides, Scenario
@@ -43,7 +43,7 @@ def assumes_of_document(document: Mapping[str, Any], base_dir: Path) -> list[dic
 
 def _assumes(scenario: Scenario, results: Results) -> list[dict[str, Any]]:
     rows = max(ROWS, LEAST * (len(results.record.runs["client"]) + len(results.record.stages["client"])))
-    with warnings.catch_warnings(), models_kept({}):
+    with warnings.catch_warnings(), kept_within({}):
         warnings.simplefilter("ignore")   # `size` has said them
         return assumes_of(scenario, results, partial(simulate_again, scenario), rows=rows)
 

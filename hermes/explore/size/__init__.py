@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hermes.config.data_files import Kept, kept_within
 from hermes.config.writing import scratch_folder
 from hermes.config.yaml_document import as_node
 from hermes.errors import InputError, InputWarning, inside
@@ -59,7 +60,6 @@ from hermes.explore.trials import Trials
 from hermes.hardware.descriptions.devices import load_device
 from hermes.hardware.descriptions.files import shipped_name
 from hermes.hardware.info import hardware_info
-from hermes.hardware.kept import Models, models_kept
 from hermes.results import Results
 from hermes.results.progress import OnProgress
 from hermes.scenario import Scenario, scenario_of
@@ -288,11 +288,11 @@ def size(
         least = min((1 + kind.spares(1)) * kind.devices for kind in every)
         raise InputError(f"at least {counted(least, 'device')}, those of one client{' and its spares' if loss else ''}",
                          max_devices, field="max_devices")
-    models: Models = {}
-    with models_kept(models):
+    models: Kept = {}
+    with kept_within(models):
         left, checked, starts, known = _kinds(base, Path(base_dir), asked)
     left = [*left, *_not_asked(every, starts, layouts, max_devices)]
-    with (scratch_folder(out) as folder, warnings.catch_warnings(), models_kept(models),
+    with (scratch_folder(out) as folder, warnings.catch_warnings(), kept_within(models),
           opened(executor, workers) as doing):
         for text in known.links:   # the answer lists them
             warnings.filterwarnings("ignore", re.escape(text).join((".*", ".*")), InputWarning)

@@ -77,7 +77,7 @@ def of_others(sizing: Sizing, changes: Changes) -> list[tuple[Tried, StepRange |
             for tried in sizing.ranked if tried in best.values()]
 
 
-def simulated(document: Mapping[str, Any], base_dir: Path) -> tuple[Scenario, Results]:
+def simulated(document: Mapping[str, object], base_dir: Path) -> tuple[Scenario, Results]:
     """Simulate a scenario's document in full, without the warnings that a search has issued."""
     from hermes.api import simulate
     from hermes.config.yaml_document import as_node

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import time
 
+from hermes.config.data_files import Kept as Shared
 from hermes.core.noise import peak_rss_bytes
 from hermes.dispatch.simulation import Simulation
 from hermes.explore.certain_miss import CertainMiss
-from hermes.hardware.kept import Models
 from hermes.scenario import Scenario
 
 __all__ = ["Built", "Kept"]
@@ -28,7 +28,7 @@ class Built:
 
     def __init__(self) -> None:
         self._batch, self._kept = "", dict[str, Kept]()
-        self.models: Models = {}
+        self.models: Shared = {}
         self._empty_bytes = 0
         self._frozen_garbage = False
         self._next_collection_s = 0.0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hermes.api import run_built
-from hermes.config.data_files import files_noted
+from hermes.config.data_files import files_noted, kept_within
 from hermes.config.writing import replacing
 from hermes.config.yaml_document import as_node
 from hermes.dispatch.simulation import Simulation
@@ -27,7 +27,6 @@ from hermes.explore.sweep.built import Built
 from hermes.explore.sweep.figures import Scalar, extracted, figures, load_extract
 from hermes.explore.sweep.hashing import text_digest, unnamed
 from hermes.explore.sweep.points import RESERVED
-from hermes.hardware.kept import models_kept
 from hermes.results import Results
 from hermes.results.files.export import write_results, write_table
 from hermes.scenario import Scenario, resolved_yaml, scenario_of
@@ -116,7 +115,7 @@ def perform(job: Job, built: Built | None = None) -> Outcome:
     gc.freeze()   # the collector need not visit objects that exist already
     try:
         work: Callable[[Job, Built | None], dict[str, Any]] = _check if job.task == "check" else _run
-        with warnings.catch_warnings(record=True) as issued, models_kept({} if built is None else built.models):
+        with warnings.catch_warnings(record=True) as issued, kept_within({} if built is None else built.models):
             warnings.simplefilter("always", InputWarning)
             done = work(job, built)
         for one in issued:

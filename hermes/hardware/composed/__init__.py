@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
+from hermes.config.data_files import kept
 from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.hardware.composed.composed_terms import ComposedModel
 from hermes.hardware.composed.kernel_tables import ENGINES, KernelTables, kernels_of, load_kernels
@@ -21,7 +22,6 @@ from hermes.hardware.descriptions.engines import NEWEST_ENGINE, StepTime, load_e
 from hermes.hardware.descriptions.links import LinkTime
 from hermes.hardware.descriptions.models import ModelDescription
 from hermes.hardware.engine_memory import captured_sizes
-from hermes.hardware.kept import kept
 from hermes.hardware.lora import Lora
 from hermes.hardware.roofline import Dtype, KvDtype, Roofline, RooflineModel
 from hermes.sums import float_sum

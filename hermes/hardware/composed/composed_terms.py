@@ -23,7 +23,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -55,6 +55,9 @@ from hermes.hardware.trust import BY_BACKEND, GUESS, NEAR, Trust
 from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
+if TYPE_CHECKING:
+    from hermes.hardware.composed.spread import Spread
+
 __all__ = ["ComposedModel"]
 
 MOST_PAIRS = 2.0**38        # of new and past tokens that a step's grid reaches; proportional beyond
@@ -65,31 +68,6 @@ COMPARED_RANKS = 2          # most data-parallel ranks of a mixture that were co
 _STEPS = np.arange(1024, dtype=np.float64)
 _IDLE = StepStats(decode_seqs=0)
 _SAMPLED = ("lm_head", "sampling")   # terms whose rows are the sampled ones
-
-
-class _Spread(NamedTuple):
-    """What a step takes in each pipeline stage but for the attention of its batch.
-
-    stages: Layers of each stage, and its nanoseconds without them. of_layers: Nanoseconds of all layers.
-    """
-
-    stages: list[tuple[int, int]]
-    of_layers: float
-
-    @classmethod
-    def of(cls, terms: dict[str, float], ways: list[float], layers: int) -> _Spread:
-        """Spread all terms of a step but the attention. ways: Nanoseconds of the way to each stage but the first."""
-        stages = len(ways) + 1
-        hops = terms.pop("hops", 0.0)
-        last = float_sum(terms.pop(name, 0.0) for name in _SAMPLED)
-        first = terms.pop("engine", 0.0)
-        share = [layers // stages] * stages
-        for place in range(2, layers % stages + 2):
-            share[-place] += 1
-        beside = [0] + [round(hops * way / float_sum(ways)) for way in ways]
-        beside[0] += round(first)
-        beside[-1] += round(last)
-        return cls(list(zip(share, beside, strict=True)), float_sum(terms.values()))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -126,8 +104,8 @@ class ComposedModel:
         self._alone: dict[int, tuple[float, float, float, float, float, float]] = {}
         self._own: dict[tuple[int, int, bool], float] = {}
         self._shared: dict[tuple[int, int, bool], float] = {}
-        self._spreads: dict[tuple[int, int], _Spread] = {}
-        self._common_spreads: dict[tuple[int, int, bool, int, int], _Spread] = {}
+        self._spreads: dict[tuple[int, int], Spread] = {}
+        self._common_spreads: dict[tuple[int, int, bool, int, int], Spread] = {}
         self._experts: tuple[list[float], str] | None = None
         self._windowed = bool(base.work.windowed[1])
         self._skew = sources.skew
@@ -440,17 +418,16 @@ class ComposedModel:
         key = tokens, sampled = stats.prefill_tokens + stats.decode_seqs + stats.drafts, stats.sampled
         spread = self._spreads.get(key)
         if spread is None:
-            spread = self._spreads[key] = _Spread.of(
-                self.fixed_terms(tokens, sampled), self._hops_ns(self.rows(tokens)), self.base.model.num_layers)
+            spread = self._spreads[key] = self._spread(self.fixed_terms(tokens, sampled), self.rows(tokens))
         total = self.step_ns(stats)
         seqs = stats.decode_seqs
         lines = None if stats.prefill_tokens or seqs != sampled or stats.lora_adapters else self._alone.get(seqs)
         if not seqs or lines is None:
-            return self._by_stage(spread, self._of_layers(spread, stats), total)
+            return spread.of_batch(self._work_terms(stats).values(), total)
         _, _, a, b, c, d = lines   # the attention of `step_ns`
         contexts = self._contexts(stats)
         read, launch = c + d * contexts, a + b * contexts
-        return self._by_stage(spread, spread.of_layers + (read if read > launch else launch), total)
+        return spread.of_batch((read if read > launch else launch,), total)
 
     def lockstep_stages_ns(self, batches: Sequence[StepStats | None]) -> list[int]:
         """Return the nanoseconds of one step of all data-parallel ranks by pipeline stage, in sum `lockstep_ns`.
@@ -466,22 +443,13 @@ class ComposedModel:
         spread = self._common_spreads.get(key)
         if spread is None:
             terms = self._own_terms(*key[:3]) | self._shared_terms(key[3], key[4], captured)
-            spread = self._common_spreads[key] = _Spread.of(terms, self._hops_ns(key[0]), self.base.model.num_layers)
-        return self._by_stage(spread, self._of_layers(spread, stats), int(self.lockstep_ns(batches, 1)[0]))
+            spread = self._common_spreads[key] = self._spread(terms, key[0])
+        return spread.of_batch(self._work_terms(stats).values(), int(self.lockstep_ns(batches, 1)[0]))
 
-    def _of_layers(self, spread: _Spread, stats: StepStats) -> float:
-        """Return what a batch takes in all layers, its attention included."""
-        of_layers = spread.of_layers
-        for ns in self._work_terms(stats).values():   # from left to right, as `float_sum` of all terms
-            of_layers += ns
-        return of_layers
+    def _spread(self, terms: dict[str, float], rows: int) -> Spread:
+        from hermes.hardware.composed.spread import Spread  # few engines have pipeline stages
 
-    def _by_stage(self, spread: _Spread, of_layers: float, total: int) -> list[int]:
-        """Spread a batch over the stages; `total` is what its step takes, the host included."""
-        each = of_layers / self.base.model.num_layers
-        times = [round(each * count) + ns for count, ns in spread.stages]
-        times[0] += total - sum(times)   # what the host takes longer, and rounding
-        return times if min(times) > 0 else [max(ns, 1) for ns in times]
+        return Spread.of(terms, self._hops_ns(rows), self.base.model.num_layers, _SAMPLED)
 
     def _fixed_ns(self, tokens: int, sampled: int) -> float:
         key = tokens, sampled

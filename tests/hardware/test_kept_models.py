@@ -1,14 +1,13 @@
-"""Hardware models that simulations of one process share (`hermes.hardware.kept`)."""
+"""Hardware models that simulations of one process share (`kept` of `hermes.config.data_files`)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from hermes.config.data_files import files_noted, resource_dir
+from hermes.config.data_files import MOST_KEPT, Kept, files_noted, kept, kept_within, resource_dir
 from hermes.explore.sweep.built import Built
 from hermes.explore.sweep.jobs import Job, perform
 from hermes.hardware.composed import Composed
-from hermes.hardware.kept import MOST, Models, kept, models_kept
 
 
 def composed(tp: int = 1, model: str = "llama-3.1-8b") -> Composed:
@@ -17,13 +16,13 @@ def composed(tp: int = 1, model: str = "llama-3.1-8b") -> Composed:
 
 def test_equal_configurations_have_one_model_within_the_block() -> None:
     assert composed().build() is not composed().build()
-    with models_kept({}):
+    with kept_within({}):
         first = composed().build()
         assert composed().build() is first
         assert composed(tp=2).build() is not first
         assert composed().build(Path("elsewhere")) is not first
         assert composed().build(layers=1) is not first
-        with models_kept({}):   # the outer block has them
+        with kept_within({}):   # the outer block has them
             assert composed().build() is first
     assert composed().build() is not first
 
@@ -32,12 +31,12 @@ def test_a_file_of_the_user_may_change(tmp_path: Path) -> None:
     text = (resource_dir("hw_profiles") / "devices" / "h100-sxm.yaml").read_text()
     (tmp_path / "mine.yaml").write_text(text)
     mine = Composed(model="llama-3.1-8b", device="./mine.yaml")
-    with models_kept({}):
+    with kept_within({}):
         assert mine.build(tmp_path) is not mine.build(tmp_path)
 
 
 def test_the_files_of_a_kept_model_count_as_read() -> None:
-    with models_kept({}):
+    with kept_within({}):
         with files_noted() as first:
             composed().build()
         with files_noted() as again:
@@ -47,10 +46,11 @@ def test_the_files_of_a_kept_model_count_as_read() -> None:
 
 
 def test_so_many_are_kept() -> None:
-    models: Models = {}
-    with models_kept(models):
-        assert [kept(number, lambda number=number: number) for number in range(MOST + 1)] == list(range(MOST + 1))
-    assert list(models) == [MOST]
+    models: Kept = {}
+    with kept_within(models):
+        for number in range(MOST_KEPT + 1):
+            assert kept(number, lambda number=number: number) == number
+    assert list(models) == [MOST_KEPT]
 
 
 def test_jobs_that_share_a_model_have_the_figures_of_jobs_alone() -> None:
