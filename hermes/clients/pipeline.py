@@ -51,11 +51,9 @@ class Pipeline:
 
     def enter(self, now_ns: int, times_ns: list[int], load_ns: int = 0) -> int:
         """Send a batch through all stages, each of which loads for so long first; return when it leaves the last."""
-        free_ns, at = self.free_ns, now_ns
-        loaded = now_ns
+        free_ns, at, loaded = self.free_ns, now_ns, now_ns
         for stage, ns in enumerate(times_ns):   # without `max`: every step of a batch passes here
-            free = free_ns[stage]
-            loaded = (free if free > loaded else loaded) + load_ns
+            loaded = (free_ns[stage] if free_ns[stage] > loaded else loaded) + load_ns
             at = free_ns[stage] = (loaded if loaded > at else at) + ns
         return at
 

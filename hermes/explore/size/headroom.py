@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.explore.bracket import Bracket
 from hermes.explore.capacity import RATIO, axis_of
@@ -22,7 +22,7 @@ STRIDE, MOST_LOADS = 4, 8
 FAR = 6   # the first stride is a sixth of what the latency lacks to its limit
 
 
-def headroom_of(trials: Trials, clients: Sequence[Mapping[str, Any]], best: Tried) -> float:
+def headroom_of(trials: Trials, clients: Sequence[Mapping[str, object]], best: Tried) -> float:
     """Search for the highest load that a layout takes, in steps of 1% from its own: where its latency may reach its
     limit by the loads known; by strides and halves where that is not known, or beyond them."""
     axis = axis_of(trials.scenario, "rate")

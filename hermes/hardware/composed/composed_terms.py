@@ -419,13 +419,11 @@ class ComposedModel:
         spread = self._spreads.get(key)
         if spread is None:
             spread = self._spreads[key] = self._spread(self.fixed_terms(tokens, sampled), self.rows(tokens))
-        total = self.step_ns(stats)
-        seqs = stats.decode_seqs
+        total, seqs = self.step_ns(stats), stats.decode_seqs
         lines = None if stats.prefill_tokens or seqs != sampled or stats.lora_adapters else self._alone.get(seqs)
         if not seqs or lines is None:
             return spread.of_batch(self._work_terms(stats).values(), total)
-        _, _, a, b, c, d = lines   # the attention of `step_ns`
-        contexts = self._contexts(stats)
+        (_, _, a, b, c, d), contexts = lines, self._contexts(stats)   # the attention of `step_ns`
         read, launch = c + d * contexts, a + b * contexts
         return spread.of_batch((read if read > launch else launch,), total)
 
