@@ -306,8 +306,6 @@ def size(
         sizing = replace(sizing, dearer=searches.dearer())
         trials.left = USUAL_LATER
         if sizing.meets:
-            if sizing.meets[0].seed is None:   # what one of the other seeds lacked, its own did not
-                trials.length = sizing.meets[0].length
             headroom = headroom_of(trials, base["clients"], sizing.meets[0])
             check = with_longer(trials, sizing, partial(changes, base["clients"]), headroom)
             sizing = replace(sizing, headroom=headroom, check=check,
