@@ -27,9 +27,8 @@ from hermes.config.yaml_document import as_node
 from hermes.core.block_hashes import AdapterText, GroupPrefix, PromptContent
 from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import ARRIVAL, Clock
-from hermes.core.columns import RowLog
 from hermes.core.generation import Generation
-from hermes.core.record import RUN_FIELDS
+from hermes.core.record import run_log
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import StepStats
 from hermes.hardware.descriptions.engines import NEWEST_ENGINE, EngineDescription, load_engine
@@ -460,7 +459,7 @@ def _replay_client(recorded: RecordedSchedule, scheduler: _Recorder, *, every_st
 
     events.ended = done
     events.aborted = lambda _client, seq: None
-    client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), events, every_step=every_step)
+    client = LLMClient(env, 0, "engine", scheduler, _OneTick(), run_log(), events, every_step=every_step)
     arrivals = sequences_of(recorded)
     between, while_running = given_up_of(recorded, arrivals)
     times = [(2 * last, seq) for seq, last in between.items()]

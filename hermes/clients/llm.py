@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
+from heapq import heappush
+from operator import sub
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,7 +33,7 @@ from hermes.clients.parts import ClientPart
 from hermes.compiled import mypyc_attr
 from hermes.core.branches import sequences_of
 from hermes.core.client import ClientEvents, Track
-from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
+from hermes.core.clock import ARRIVAL, START, STEP_END, Call, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
 from hermes.core.generation import Generation
 from hermes.hardware.base import HardwareModel
@@ -63,11 +64,11 @@ class LLMClient(LLMReadings):
     """
 
     __slots__ = (
-        "_flight", "_given_up", "_max_run", "_moved", "_price", "_runs", "_start", "_unseen", "_waits",
+        "_flight", "_given_up", "_hooked", "_max_run", "_moved", "_price", "_runs", "_start", "_unseen", "_waits",
         "after_ns", "another", "cache_log", "emitted", "env", "events", "hardware", "index", "input_tokens",
         "kv_bytes_per_token", "late_log", "limits", "model", "name", "num_assigned", "num_layers", "num_steps",
-        "output_tokens", "parts", "pauses", "platform", "role", "scheduler", "scrapes", "stack", "stages", "step_parts",
-        "steps", "tiers", "tracks",
+        "output_tokens", "parts", "pauses", "platform", "returns_together", "role", "scheduler", "scrapes", "stack",
+        "stages", "step_parts", "steps", "tiers", "tracks",
     )
 
     def __init__(
@@ -103,6 +104,7 @@ class LLMClient(LLMReadings):
         before_ns, token_ns, self.after_ns = frontend_ns
         self.stack = ServingStack(before_ns, token_ns)
         self._start: Tick | None = None
+        self.returns_together = scheduler.returns_together
         self.scrapes = None               # values for scrapers, made for the first one
         self.cache_log = None             # events of its prefix cache, made for a router that asks
         # An empty engine for a replica that starts again; its group's `fleet` sets it.
@@ -110,6 +112,13 @@ class LLMClient(LLMReadings):
         self.parts: tuple[ClientPart, ...] = ()
         for part in parts:
             part.attach(self)
+        self._hooked = self._has_hooks()
+
+    def _has_hooks(self) -> bool:
+        """Whether something beside the scheduler hears of the ends of runs, or plans them."""
+        step_parts = self.step_parts
+        return (self.scrapes is not None or self.cache_log is not None or bool(step_parts.sends)
+                or step_parts.planner is not None or bool(self._given_up.in_step))
 
     def renew(self) -> None:
         """Start again with an empty engine. Called while the client is idle, without stages."""
@@ -135,6 +144,7 @@ class LLMClient(LLMReadings):
         self.parts, self.tiers = (), ()
         for part in parts:
             part.attach(self)
+        self._hooked = self._has_hooks()
 
     @property
     def free_at_ns(self) -> int:
@@ -147,7 +157,7 @@ class LLMClient(LLMReadings):
         from hermes.clients.scrapes import ClientScraper, Scrapes  # most clients are not scraped
 
         if self.scrapes is None:
-            self.scrapes = Scrapes(self)
+            self.scrapes, self._hooked = Scrapes(self), True
         scraper = ClientScraper(self.scrapes, period_ns, offset_ns)
         self.scrapes.scrapers.append(scraper)
         return scraper
@@ -157,7 +167,7 @@ class LLMClient(LLMReadings):
         from hermes.clients.scrapes import Scrapes  # most clients are not watched
 
         if self.scrapes is None:
-            self.scrapes = Scrapes(self)
+            self.scrapes, self._hooked = Scrapes(self), True
         self.scrapes.keeps_passes = True
 
     def cache_events(self) -> CacheReader:
@@ -165,7 +175,7 @@ class LLMClient(LLMReadings):
         from hermes.clients.cache_events import ClientCacheLog  # few routers ask
 
         if self.cache_log is None:
-            self.cache_log = ClientCacheLog(self)
+            self.cache_log, self._hooked = ClientCacheLog(self), True
         return self.cache_log.reader()
 
     # -- arrivals ------------------------------------------------------------------------------------------------
@@ -231,21 +241,20 @@ class LLMClient(LLMReadings):
         self._take(stage)
 
     def _take(self, stage: Generation) -> None:
-        scheduler = self.scheduler
+        scheduler, flight = self.scheduler, self._flight
         if self.scrapes is not None:
             self.scrapes.note()
         if scheduler.asynchronous:
             self._unseen.late.append((self.env._now, stage))
+        elif stage.branches is None:
+            scheduler.enqueue(stage)
         else:
-            if stage.branches is not None:
-                free = self._catch_up()   # branches whose KV has come take blocks
-                scheduler.enqueue(stage)
-                self._note_moved(free)
-            else:
-                scheduler.enqueue(stage)
-        if self._flight.plan is None:
+            free = self._catch_up()   # branches whose KV has come take blocks
+            scheduler.enqueue(stage)
+            self._note_moved(free)
+        if flight.plan is None:
             self.wake()
-        elif self._flight.planned > 1:
+        elif flight.planned > 1:
             if scheduler.wants_cut(stage):
                 self.cut()
             elif not self._waits.reason:
@@ -338,6 +347,7 @@ class LLMClient(LLMReadings):
             self.events.aborted(self, stage)
         elif when == IN_STEP or self._leave([stage], when, []):
             self._given_up.in_step.append(stage)
+            self._hooked = True
             if flight.plan is not None and flight.planned > 1:
                 self.cut()
         elif when == AT_REST:
@@ -465,10 +475,13 @@ class LLMClient(LLMReadings):
         if self.step_parts.planner is not None:
             return self.step_parts.planner.next_plan(self)
         unseen = self._unseen
+        plan = self._plan_in_view(unseen.seen_ns) if unseen.late else self.scheduler.plan(self._max_run)
+        return plan if plan is not None and (plan.decodes or plan.prefills) else self._plan_after(plan)
+
+    def _plan_after(self, plan: Plan | None) -> Plan | None:
+        """Return the plan of the next run after one that computes nothing."""
+        unseen = self._unseen
         late = unseen.late
-        plan = self._plan_in_view(unseen.seen_ns) if late else self.scheduler.plan(self._max_run)
-        if plan is not None and (plan.decodes or plan.prefills):
-            return plan
         while late if plan is None else not (plan.prefills or plan.decodes):
             # A plan that only preempts, or an empty batch: it computes nothing and takes no time. With nothing to run
             # beside the step in flight, the engine waits for that step's results and plans again.
@@ -484,17 +497,23 @@ class LLMClient(LLMReadings):
         return plan
 
     def _begin(self) -> None:
-        plan = self._next_plan()
-        now, flight, price = self.env._now, self._flight, self._price
-        waits = self._waits
-        if self.scheduler.num_waiting or waits.stalled_ns >= 0:
-            waits.note(self.scheduler, plan, now)
+        scheduler, flight, waits = self.scheduler, self._flight, self._waits
+        if self._hooked or self._unseen.late:
+            plan = self._next_plan()
+        else:
+            plan = scheduler.plan(self._max_run)
+            if plan is None or not (plan.decodes or plan.prefills):
+                plan = self._plan_after(plan)
+        env = self.env
+        now = env._now
+        if scheduler.waiting or scheduler.holding or scheduler.left or waits.stalled_ns >= 0:
+            waits.note(scheduler, plan, now)
         else:
             waits.reason = 0
         if plan is None:
             return
         flight.plan, flight.start_ns = plan, now
-        steps = self.steps
+        steps, price = self.steps, self._price
         num_steps = flight.planned = plan.num_steps
         pos = steps.pos
         last = pos + num_steps
@@ -538,9 +557,11 @@ class LLMClient(LLMReadings):
                 end = steps.view[last - 1]
             if self.tracks:
                 ends = steps.view[pos:last].tolist()
-                spans = [b - a for a, b in pairwise([now, *ends])]
+                spans = list(map(sub, ends, [now, *ends]))
                 flight.step_range = min(spans), max(spans)
-        flight.end = self.env.tick_at(end, STEP_END + self.index, self._on_end)
+        call: Call = [self._on_end]   # `Clock.call_at`, inlined
+        flight.end = call
+        heappush(env._queue, (end, STEP_END + self.index, next(env._eid), call))  # type: ignore[misc]
         if self.tracks:
             for track, position in self.tracks:
                 track.moved(position, self)
@@ -555,16 +576,17 @@ class LLMClient(LLMReadings):
         boundary = bisect_left(steps.view, self.env._now, pos, pos + flight.planned)
         if boundary - pos + 1 < flight.planned:
             flight.planned = boundary - pos + 1
-            flight.end = self.env.tick_at(steps.view[boundary], STEP_END + self.index, self._on_end)
+            flight.end = self.env.call_at(steps.view[boundary], STEP_END + self.index, self._on_end)
 
-    def _on_end(self, tick: Tick) -> None:
-        if tick is not self._flight.end:
+    def _on_end(self, call: Call) -> None:
+        flight, env = self._flight, self.env
+        if call is not flight.end:
             return   # the run was cut
-        self._flight.end = None
-        now = self.env._now
+        flight.end = None
+        now = env._now
         self._complete(now)
         if self._start is None:
-            queue = self.env._queue
+            queue = env._queue
             if not queue or queue[0][0] > now:   # no other event at this instant
                 self._begin()
             else:
@@ -572,15 +594,13 @@ class LLMClient(LLMReadings):
 
     def _complete(self, now: int) -> None:
         """Account for the run in flight, which ends now."""
-        flight, scrapes = self._flight, self.scrapes
-        plan, count = flight.plan, flight.planned
+        flight, scheduler, hooked = self._flight, self.scheduler, self._hooked
+        plan, count, first = flight.plan, flight.planned, self.num_steps
         assert plan is not None
-        if scrapes is not None:
-            scrapes.ending(now)
+        if hooked and self.scrapes is not None:
+            self.scrapes.ending(now)
         flight.plan = None
         flight.ended_ns = now
-        scheduler = self.scheduler
-        first = self.num_steps
         self.num_steps = first + count
         if flight.futile and plan.sampled:
             flight.futile = 0
@@ -589,23 +609,26 @@ class LLMClient(LLMReadings):
         self.steps.pos += count
         if not plan.decodes and self.pauses is not None:
             self.pauses.append(first)
-        given_up = staying = self._given_up.in_step
-        if given_up:
-            self._given_up.in_step = []
-            staying = self._leave(given_up, IN_STEP, [])
-        if self.cache_log is not None:
-            self.cache_log.completing = plan
+        if hooked:
+            given_up = staying = self._given_up.in_step
+            if given_up:
+                self._given_up.in_step = []
+                staying = self._leave(given_up, IN_STEP, [])
+            if self.cache_log is not None:
+                self.cache_log.completing = plan
         finished = scheduler.complete(plan, count, first + count - 1, now)
-        if self.cache_log is not None:
+        if hooked and self.cache_log is not None:
             self.cache_log.completing = None
         self._record(plan, first, count, now)
-        for sender in self.step_parts.sends:
-            sender.sent(self, plan, count)
-        if staying:
-            self._given_up.in_step += self._leave(staying, RESULTS, finished)
-        if scrapes is not None:
-            scrapes.settled()
-        first_token = self.events.first_token
+        if hooked:
+            for sender in self.step_parts.sends:
+                sender.sent(self, plan, count)
+            if staying:
+                self._given_up.in_step += self._leave(staying, RESULTS, finished)
+            if self.scrapes is not None:
+                self.scrapes.settled()
+        events = self.events
+        first_token = events.first_token
         if first_token is not None:
             for seq, _n in plan.prefills:
                 going_on = (seq in scheduler.running and seq not in finished) or seq.branches is not None
@@ -615,38 +638,50 @@ class LLMClient(LLMReadings):
             if self.parts:
                 for part in self.parts:
                     part.done(self, seq)
-            self.events.ended(self, seq)
+            events.ended(self, seq)
         if self.tracks:
             for track, position in self.tracks:
                 track.moved(position, self)
-        if (finished or given_up) and self.events.room is not None:
-            self.events.room(self)
-        if self.step_parts.planner is not None:
-            self.step_parts.planner.completed(self)
-        if scrapes is not None:
-            scrapes.ended(now)
+        if finished and events.room is not None:
+            events.room(self)
+        if hooked:
+            if given_up and not finished and events.room is not None:
+                events.room(self)
+            if self.step_parts.planner is not None:
+                self.step_parts.planner.completed(self)
+            if self.scrapes is not None:
+                self.scrapes.ended(now)
+            self._hooked = self._has_hooks()
 
     def _record(self, plan: Plan, first: int, count: int, now: int) -> None:
         """Record that `count` steps of `plan` have run, from step number `first` on."""
-        scheduler = self.scheduler
-        flight, waits, moved = self._flight, self._waits, self._moved
+        scheduler, flight, log = self.scheduler, self._flight, self._runs
+        pool, late, waiting = scheduler.pool, self._unseen.late, self.stack.at_host
+        waits, moved, stopped_ns = self._waits, self._moved, 0
         stopped = waits.reason
-        if stopped and waits.since_ns >= now:
-            stopped = 0
-        sampled = plan.sampled - plan.again
+        if stopped:
+            stopped_ns = now - waits.since_ns
+            if stopped_ns <= 0:
+                stopped = stopped_ns = 0
+        sampled, decodes = plan.sampled - plan.again, plan.decode_seqs
         self.emitted += sampled * count
-        pool, log, waiting, late = scheduler.pool, self._runs, self.stack.at_host, self._unseen.late
-        pos = log.pos
         if scheduler.waiting or scheduler.holding or late:   # most runs have nobody waiting: no calls then
             waiting += len(scheduler.waiting) + len(scheduler.holding) + len(late)
-        log.write(
-            log.buffer, pos, self.index, flight.start_ns, now, first, count, plan.prefill_seqs, plan.prefill_tokens,
-            plan.prefill_past, plan.prefill_attn, plan.decode_seqs, plan.decode_ctx, plan.decode_ctx_max, sampled,
-            plan.decode_seqs + plan.prefill_seqs,
-            waiting, pool.num_blocks - pool.free_blocks, len(plan.preempted) if plan.preempted else 0,
-            plan.embed_tokens, plan.embedded, flight.held_up, stopped, now - waits.since_ns if stopped else 0,
-            plan.lora_tokens, plan.lora_adapters,
-        )
+        pos = log.pos
+        if plan.prefill_seqs or plan.preempted or plan.embed_tokens:
+            log.write(
+                log.buffer, pos, self.index, flight.start_ns, now, first, count, decodes, plan.decode_ctx,
+                plan.decode_ctx_max, sampled, decodes + plan.prefill_seqs, waiting, pool.num_blocks - pool.free_blocks,
+                stopped, stopped_ns, flight.held_up, plan.lora_tokens, plan.lora_adapters,
+                plan.prefill_seqs, plan.prefill_tokens, plan.prefill_past, plan.prefill_attn, len(plan.preempted),
+                plan.embed_tokens, plan.embedded,
+            )
+        else:
+            log.write_head(
+                log.buffer, pos, self.index, flight.start_ns, now, first, count, decodes, plan.decode_ctx,
+                plan.decode_ctx_max, sampled, decodes, waiting, pool.num_blocks - pool.free_blocks, stopped, stopped_ns,
+                flight.held_up, plan.lora_tokens, plan.lora_adapters,
+            )
         if moved.now:
             moved.in_runs.append((len(log), moved.now))
             moved.now = 0

@@ -48,6 +48,7 @@ class LLMReadings:
     steps: StepLog
     pauses: list[int] | None
     num_steps: int
+    returns_together: bool   # all answers of a batch
     input_tokens: int
     output_tokens: int
     num_assigned: int
@@ -96,11 +97,6 @@ class LLMReadings:
     def takes_over_kv(self) -> bool:
         """Whether its scheduler can continue a generation that another client began."""
         return self.scheduler.takes_over_kv
-
-    @property
-    def returns_together(self) -> bool:
-        """Whether all answers of a batch come back together."""
-        return self.scheduler.returns_together
 
     @property
     def max_model_len(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes.core.clock import Tick
+from hermes.core.clock import Call
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
 from hermes.hardware.base import HardwareModel
@@ -48,7 +48,7 @@ class Flight:
         self.plan: Plan | None = None
         self.planned = self.start_ns = self.held_up = self.futile = 0
         self.step_range = (1, 1)
-        self.end: Tick | None = None
+        self.end: Call | None = None
         self.ended_ns = -1
 
 

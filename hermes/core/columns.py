@@ -27,13 +27,23 @@ class RowLog:
 
     `add(*row)` writes one row. The hot path inlines it:
     `log.write(log.buffer, log.pos, *row); log.pos += log.size`, and `log.flush()` when `log.pos == log.limit`.
+    `write_head` writes the fields of the head alone; the others are 0.
     """
 
-    def __init__(self, fields: tuple[str, ...], narrow: frozenset[str] = frozenset()) -> None:
-        """narrow: Fields that `columns` keeps in 32 bits: a product of two of them must fit as well."""
+    def __init__(
+        self, fields: tuple[str, ...], narrow: frozenset[str] = frozenset(), head: tuple[str, ...] = (),
+    ) -> None:
+        """
+        Args:
+            fields: In the order of `columns`.
+            narrow: Fields that `columns` keeps in 32 bits: a product of two of them must fit as well.
+            head: Fields that a row begins with; the others follow in their order.
+        """
         self.fields, self.narrow = fields, narrow
+        self._places = {name: i for i, name in enumerate([*head, *(name for name in fields if name not in head)])}
         row = struct.Struct(f"{len(fields)}q")
         self.write, self.size, self.limit = row.pack_into, row.size, row.size * _ROWS
+        self.write_head = struct.Struct(f"{len(head)}q").pack_into
         self.buffer = bytearray(self.limit)
         self.pos = 0
         self._packed: list[list[npt.NDArray[np.integer]]] = []
@@ -58,6 +68,7 @@ class RowLog:
         for column in table:
             small = column.min() >= -(2**31) and column.max() < 2**31
             columns.append(column.astype(np.int32) if small else column.copy())
+        table[:] = 0   # what `write_head` leaves out
         self._packed.append(columns)
         self._count += table.shape[1]
         self.pos = 0
@@ -67,8 +78,8 @@ class RowLog:
         of equal values is a read-only view of one. Empties the log: call it once, at the end."""
         self.flush()
         out: dict[str, IntArray] = {}
-        for i, name in enumerate(self.fields):
-            packed = self._packed
+        for name in self.fields:
+            packed, i = self._packed, self._places[name]
             first = packed[0][i][0] if packed else 0
             if all((piece[i] == first).all() for piece in packed):
                 out[name] = np.broadcast_to(np.array(first, dtype=np.int64), self._count)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.arrays import BoolArray, FloatArray, IntArray
+from hermes.core.columns import RowLog
 from hermes.core.network import LinkUse
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ __all__ = [
     "DOWN", "DRAINING", "FATES", "GATEWAY_WAIT", "GONE", "GROUPINGS", "HALT_FIELDS", "HALT_LIMITS", "HEARTBEAT",
     "HELD_FIELDS", "HELD_OUTCOMES", "INCIDENT_EVENTS", "INCIDENT_FIELDS", "LIVENESS", "MEMBER_STATES", "MENDED",
     "MIGRATION_FIELDS", "NOTICE", "PROBE", "QUEUED_FIELDS", "READY", "RECLAIMED", "RUN_COLUMNS", "RUN_FIELDS",
-    "RUN_NARROW", "SPARE", "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED",
-    "STRUCK", "TRANSFER_FIELDS", "ClientInfo", "Describe", "Labels", "MachineInfo", "Notes", "Offered", "RunRecord",
-    "SharingInfo", "TierInfo",
+    "SPARE", "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED",
+    "STATUS_UNFINISHED", "STRUCK", "TRANSFER_FIELDS", "ClientInfo", "Describe", "Labels", "MachineInfo", "Notes",
+    "Offered", "RunRecord", "SharingInfo", "TierInfo", "run_log",
 ]
 
 GROUPINGS = ("band", "class", "tenant")   # labels of requests by which a gateway tells them apart
@@ -70,10 +71,21 @@ RUN_FIELDS = (
 # time at the start of the run in which the serving stack held up the hardware; stopped: the `Reason` for which the
 # run's plan left sequences waiting, 0 if none waits; stopped_ns: the end part of the run for which that is so;
 # lora_tokens: tokens of sequences with an adapter; lora_adapters: how many adapters these have
-RUN_NARROW = frozenset((
+_RUN_NARROW = frozenset((
     "client", "first_step", "num_steps", "prefill_seqs", "decode_seqs", "sampled", "running", "waiting", "preempted",
     "embedded", "stopped", "lora_tokens", "lora_adapters",
 ))   # kept in 32 bits
+_RUN_HEAD = (
+    "client", "start_ns", "end_ns", "first_step", "num_steps", "decode_seqs", "decode_ctx", "decode_ctx_max", "sampled",
+    "running", "waiting", "used_blocks", "stopped", "stopped_ns", "overhead_ns", "lora_tokens", "lora_adapters",
+)   # all that a run of pure decode steps has
+
+
+def run_log() -> RowLog:
+    """Return a log for runs of steps."""
+    return RowLog(RUN_FIELDS, _RUN_NARROW, _RUN_HEAD)
+
+
 RUN_COLUMNS = (*RUN_FIELDS, "kv_block_ns")   # blocks in use times ns, from the step log: `hermes.clients.block_time`
 ATTEMPT_FIELDS = (
     "request",

@@ -26,7 +26,7 @@ from hermes.core.block_hashes import (
     PromptContent,
 )
 from hermes.core.client import Client, ClientView
-from hermes.core.clock import ARRIVAL, Acting, Clock, Tick, happen
+from hermes.core.clock import ARRIVAL, Acting, Call, Clock, Tick, happen
 from hermes.core.generation import Generation
 from hermes.core.request_table import RequestTable
 from hermes.core.stage import Stage
@@ -67,27 +67,21 @@ class Dispatcher(Protocol):
 class Request:
     """A request in flight, as its pipeline sees it. `client` served its latest stage."""
 
-    client: Client | None = None
-    # [what the pipeline waits for, number of its stages not done]; a list, because the count changes
-    pending: list[Any] | None = None   # Any: its two items are of different types
-    # A generator; Any, since the coordinator asks it for `gi_running`. None before the arrival, and for a pipeline of
-    # one stage (`Stream.only_stage`).
-    pipeline: Any = None
+    __slots__ = (   # what each request is asked for
+        "__dict__", "arrival_ns", "background", "branch_outputs", "client", "content", "continued", "following", "id",
+        "max_new_tokens", "model", "output_tokens", "over", "pending", "pipeline", "priority", "prompt_tokens",
+        "session", "stream",
+    )
+
     past_tokens = 0      # tokens of the past context that it needs, and that context's key: (population, number)
     context: tuple[str, int] | None = None
     fetches = 0          # fetches of its KV that drew whether they hit; numbers their random streams
-    branch_outputs: tuple[int, ...] = ()   # output tokens of each answer, if it asks for several
-    max_new_tokens = 0   # output tokens that its generations ask for; 0 if they ask for what they get
-    over = False         # its pipeline must not continue: completed or rejected; a background pipeline: given up
-    background = False   # whether this is a pipeline that a request runs in the background
-    following: list[Request] | None = None   # later turns of its conversation, the last one first
     answer: Tick | None = None   # its end (answered or rejected), if a user waits for it
     reads = False        # whether its user has a token of an offer before
     begun = False        # with a gateway: whether its user has a token of an attempt that is over
     tried: Generation | None = None   # its first sequence at an engine, if its client may offer it again
     offered = 1          # how often its client has offered it
     successor: Request | None = None   # as it was offered again
-    continued = 0        # tokens of its answer that the next turn repeats, until a generation gives that answer
 
     def __init__(
         self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
@@ -102,6 +96,18 @@ class Request:
         self.session = session
         self.content = content
         self.model = stream.model
+        self.client: Client | None = None
+        # [what the pipeline waits for, number of its stages not done]; a list, because the count changes
+        self.pending: list[Any] | None = None   # Any: its two items are of different types
+        # A generator; Any, since the coordinator asks it for `gi_running`. None before the arrival, and for a pipeline
+        # of one stage (`Stream.only_stage`).
+        self.pipeline: Any = None
+        self.branch_outputs: tuple[int, ...] = ()   # output tokens of each answer, if it asks for several
+        self.max_new_tokens = 0    # output tokens that its generations ask for; 0 if they ask for what they get
+        self.over = False          # its pipeline must not continue: completed or rejected; in the background: given up
+        self.background = False    # whether this is a pipeline that a request runs in the background
+        self.following: list[Request] | None = None   # later turns of its conversation, the last one first
+        self.continued = 0   # tokens of its answer that the next turn repeats, until a generation gives that answer
 
     @property
     def now(self) -> float:
@@ -200,12 +206,12 @@ class Stream:
                 yield request
 
     def beginnings(self) -> Iterator[Request]:
-        """Yield the requests that wait for no other: all, or the first turns of conversations with the turns that
+        """Return the requests that wait for no other: all, or the first turns of conversations with the turns that
         follow them."""
-        if self.table.turn is None:
-            yield from self.requests()
-            return
-        turns, first = self.table.turn, self.first_id
+        return self.requests() if self.table.turn is None else self._conversations(self.table.turn)
+
+    def _conversations(self, turns: IntArray) -> Iterator[Request]:
+        first = self.first_id
         talk: list[Request] = []
         for request in self.requests():
             if not turns[request.id - first] and talk:
@@ -334,13 +340,13 @@ class Arrivals:
         env, begin = self._env, self._begin
         gated = stream in self._gates
 
-        def arrive(tick: Tick | None) -> None:
+        def arrive(call: Call) -> None:
             # Schedule the next arrival first, so that code which looks for events at this instant sees it.
             nonlocal upcoming
             request = upcoming
             upcoming = next(requests, None)
             if upcoming is not None:
-                env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
+                env.call_at(upcoming.arrival_ns, ARRIVAL, arrive)
             if request is not None:
                 if request.following:
                     Acting(env, self._conversation(request))
@@ -351,7 +357,7 @@ class Arrivals:
                 begin(request)
 
         if upcoming is not None:
-            env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
+            env.call_at(upcoming.arrival_ns, ARRIVAL, arrive)
         assert stream.table.arrival_ns is not None
         if not gated:
             self.times_ns[stream.first_id : stream.first_id + len(stream.table)] = stream.table.arrival_ns

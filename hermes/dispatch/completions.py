@@ -71,7 +71,10 @@ class Completions:
             self._hand_over(client, seq)
             return
         client.forget(seq)
-        self._served(request, client, seq)
+        if client.after_ns or client.late_log or self._that_end:
+            self._served(request, client, seq)
+        else:
+            self._deliver(request, client, asked)
 
     def _branch_done(self, client: Client, stage: Generation) -> None:
         """Handle a completed branch, or the completed prompt of branches that another client decodes."""

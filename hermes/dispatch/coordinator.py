@@ -50,6 +50,13 @@ class Coordinator:
         attempts: Whether a part makes attempts at stages.
     """
 
+    __slots__ = (
+        "_candidates", "_everyone", "_loads", "_observers", "_stage_count", "_that_copy", "_that_hear_arrivals",
+        "_that_hear_begins", "_that_hear_ends", "_that_hold", "_that_move", "_that_plan", "_that_reach", "arrivals",
+        "attempts", "clients", "completions", "env", "fates", "finish_ns", "inputs", "notes", "parts", "prefill_gives",
+        "reject_reasons", "routers", "rows", "status", "streams", "unfinished",
+    )
+
     def __init__(
         self, env: Clock, clients: list[Client], events: ClientEvents, routers: dict[tuple[str, str], Router],
         candidates: dict[tuple[str, str], list[Client]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream],
@@ -62,7 +69,6 @@ class Coordinator:
         self._everyone = {key: list(clients) for key, clients in candidates.items()}
         self._loads = LoadLedger(cells)
         total = sum(len(s.table) for s in streams)
-        self.arrivals = Arrivals(env, streams, self.begin)
         self.status = bytearray(total)
         self.finish_ns = [-1] * total
         self.reject_reasons: dict[int, str] = {}
@@ -74,6 +80,7 @@ class Coordinator:
         self.parts, self.prefill_gives = tuple(parts), prefill_gives
         self.attempts = any(part.attempts for part in self.parts)
         self._that_hear_arrivals = self.that("arrived")
+        self.arrivals = Arrivals(env, streams, self.begin if self._that_hear_arrivals else self.offer)
         self._that_hold, self._that_copy, self._that_plan = self.that("holds"), self.that("copy"), self.that("plans")
         self._that_reach = self.that("unreachable")
         self._that_hear_begins = self.that("begins")

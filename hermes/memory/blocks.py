@@ -109,17 +109,15 @@ class BlockPool:
         return []
 
     def missing_blocks(self, seq: BlockHolder, num_tokens: int) -> int:
-        """Return the free blocks that `seq` needs to hold its first `num_tokens` tokens, beyond those in memory.
-
-        More than there are, if it must wait for another sequence that computes their common prompt.
-        """
+        """Return the free blocks that `seq` needs to hold its first `num_tokens` tokens, beyond those in memory; more
+        than there are, if it must wait for another sequence that computes their common prompt."""
         need = -(-num_tokens // self.block_size) - seq.num_blocks
         common = seq.common
         if common is not None and not seq.num_blocks and common.holders:
             if not common.ready:
                 return self.num_blocks + 1
             need -= common.num_blocks
-        return max(0, need)
+        return need if need > 0 else 0
 
     def admit(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> None:
         """Take the blocks of a waiting sequence's first `num_tokens` tokens, after a check of `missing_blocks`.
@@ -136,7 +134,8 @@ class BlockPool:
         if need > 0:
             self.free_blocks -= need
             seq.num_blocks += need
-        self._note_shared()
+        if common is not None:
+            self._note_shared()
 
     def grow(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> bool:
         """Let `seq` hold `num_tokens` tokens; return False, without any change, if the blocks are not free.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
-from hermes.core.record import RUN_FIELDS, RUN_NARROW, TRANSFER_FIELDS, Notes
+from hermes.core.record import TRANSFER_FIELDS, Notes, run_log
 from hermes.dispatch.coordinator import Coordinator
 from hermes.dispatch.inputs import Inputs
 from hermes.dispatch.rows import StageRows
@@ -70,7 +70,7 @@ def build_with_pipelines(
 def _build(scenario: Scenario, base_dir: Path, decisions: Decisions | None, listeners: Sequence[DispatchPart],
            ) -> tuple[Simulation, list[list[WeightedPipeline]]]:
     env, events, notes = Clock(), ClientEvents(), Notes()
-    runs, transfers = RowLog(RUN_FIELDS, RUN_NARROW), RowLog(TRANSFER_FIELDS)
+    runs, transfers = run_log(), RowLog(TRANSFER_FIELDS)
     made = build_clients(scenario, base_dir, env, runs, events)
     clients = made.clients
     pipelines = build_pipelines(scenario, base_dir, clients)

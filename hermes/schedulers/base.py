@@ -50,6 +50,13 @@ SCHEDULERS: Registry[SchedulerConfig] = Registry("schedulers", "a scheduler", {
 class LLMScheduler:
     """Base of the LLM schedulers. Subclasses write `plan`, and may override `can_ever_fit` and `wants_cut`."""
 
+    # Beyond 30 attributes Python gives an object a dict, and looks all of them up at each use.
+    __slots__ = (
+        "_counts", "_run", "_split", "ahead", "engine", "fcfs", "group", "holding", "left", "max_num_batched_tokens",
+        "max_num_seqs", "num_admissions", "num_preemptions", "partial", "parts", "pool", "running", "stopped",
+        "waiting",
+    )
+
     ticks_every_step: ClassVar[bool] = True
     takes_over_kv: ClassVar[bool] = True       # can continue a sequence that another client has prefilled
     # plans a step while the one before runs, and sees arrivals one plan later; the price of a step follows it
@@ -80,12 +87,14 @@ class LLMScheduler:
         # Sequences that hold blocks already (KV that came over the network) go first, or their blocks could stop the
         # sequences in front of them for ever. vLLM drains its `kv_holding_waiting` first for the same reason.
         self.holding: deque[Generation] = deque()
+        self.left: dict[Generation, None] = {}   # running, but left out of the batch for a while (`mixed`)
         self.running: dict[Generation, None] = {}
         self.partial: dict[Generation, None] = {}   # running, but outside the decode group
         self.group = DecodeGroup(
             pool.block_size, grows=grows, pool=pool if pool.caching else None, in_flight=int(self.asynchronous),
             keeps_stopped=self.keeps_stopped,
         )
+        self._counts = grows and not pool.caching and not pool.by_block   # the group's blocks are a number alone
         self.num_preemptions = 0
         self.num_admissions = 0   # times that a sequence joined running, again after each preemption; branches too
         self.parts: tuple[SchedulerPart, ...] = ()   # what options add to its loop
@@ -170,16 +179,16 @@ class LLMScheduler:
         if plan.decodes:
             if plan.taken < num_steps:
                 pool = self.pool
-                if plan.taken or not group.grows or (
-                        pool.caching and (pool.by_block or group.looked_up or pool.log is not None)):
-                    self.take_blocks(plan, num_steps)
-                elif pool.caching:
-                    pool.take(group.blocks_for(num_steps))
-                else:
+                if self._counts and not plan.taken:
                     pool.free_blocks -= group.blocks_for(num_steps)
-            group.clock += num_steps
+                elif plan.taken or not group.grows or pool.by_block or group.looked_up or pool.log is not None:
+                    self.take_blocks(plan, num_steps)
+                else:
+                    pool.take(group.blocks_for(num_steps))
+            clock = group.clock = group.clock + num_steps
             group.ctx += group.n * num_steps
-            if group.heap and group.heap[0][0] <= group.clock:
+            heap = group.heap
+            if heap and heap[0][0] <= clock:
                 finished = group.pop_finished()
         elif self.ticks_every_step and plan.prefills:   # a plan that only preempts is not a step
             group.clock += 1
@@ -441,7 +450,7 @@ class LLMScheduler:
             return None
         plan.decode_seqs = plan.sampled = group.n
         plan.decode_ctx = group.ctx
-        plan.decode_ctx_max = group.longest
+        plan.decode_ctx_max = group.clock + group.max_base if group.max_known else group.longest
         plan.num_steps = steps
         plan.taken = plan.again = 0
         return plan
@@ -528,7 +537,7 @@ class LLMScheduler:
         plan.decode_seqs += n
         plan.decode_ctx += group.ctx
         plan.sampled += n
-        longest = group.longest
+        longest = group.clock + group.max_base if group.max_known and n else group.longest
         if longest > plan.decode_ctx_max:
             plan.decode_ctx_max = longest
 

@@ -38,6 +38,12 @@ DEFAULT_BUDGET, DEFAULT_SEQS = 2048, 256   # for a scheduler built without a cli
 class ChunkedScheduler(LLMScheduler):
     """See the module's docstring. every_step: always use the literal loop."""
 
+    __slots__ = (
+        "_emptied", "_ending", "_leaving", "_limited", "_returned", "adaptive", "by_priority", "chunking", "draft_rows",
+        "draft_tokens", "every_step", "goes_on", "input_budget", "keeps_its_place", "lookahead", "spare_lone_prefill",
+        "threshold", "watermark_blocks", "whole_must_fit",
+    )
+
     def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False) -> None:
         self.input_budget = config.max_num_batched_tokens or DEFAULT_BUDGET   # the adaptive cap is a share of this
         super().__init__(
@@ -72,13 +78,11 @@ class ChunkedScheduler(LLMScheduler):
         if not self.chunking and seq.prompt_tokens + seq.target_tokens - 1 > self.max_num_batched_tokens:
             return (f"{seq.prompt_tokens} prompt and {seq.target_tokens} output tokens do not fit in one step of "
                     f"{self.max_num_batched_tokens} tokens, and chunked prefill is off")
-        return super().can_ever_fit(seq)
+        return LLMScheduler.can_ever_fit(self, seq)
 
     def plan(self, max_steps: int) -> Plan | None:
-        if not self.running and not self.waiting and not self.holding:
-            return None
+        group = self.group
         if not self.every_step:
-            group = self.group
             if (
                 group.n and not self.partial and group.n <= self.max_num_batched_tokens
                 and (not (self.waiting or self.holding) or len(self.running) + len(self._ending) >= self.max_num_seqs)
@@ -87,9 +91,13 @@ class ChunkedScheduler(LLMScheduler):
                 if run is not None:
                     self.stopped = _SLOTS
                     return run
+            if not self.running and not self.waiting and not self.holding:
+                return None
             plan = self._lockstep_plan(max_steps)
             if plan is not None:
                 return plan if plan.prefills or plan.decodes else None
+        elif not self.running and not self.waiting and not self.holding:
+            return None
         return self._literal_plan()
 
     def _cap(self) -> int:
@@ -104,28 +112,27 @@ class ChunkedScheduler(LLMScheduler):
     def wants_cut(self, seq: Generation) -> bool:
         if self.adaptive and not self.whole_must_fit:
             return True   # one more eligible sequence shortens the head's chunk, which may then fit
-        return super().wants_cut(seq)
+        return LLMScheduler.wants_cut(self, seq)   # `super` costs as much as all the rest
 
     # -- the common case -------------------------------------------------------------------------------------------
 
     def _lockstep_plan(self, max_steps: int) -> Plan | None:
         """Return a plan from the group's aggregates; None, without any change, if a sequence would get fewer tokens."""
         group, pool = self.group, self.pool
-        if len(self.partial) + group.n != len(self.running):
+        n_decodes, partial, free = group.n, self.partial, pool.free_blocks
+        if len(partial) + n_decodes != len(self.running):
             raise AssertionError("running sequences out of step with the decode group")
-        budget = self.max_num_batched_tokens - group.n
+        budget = self.max_num_batched_tokens - n_decodes
         if budget < 0:
             return None
         cap = self._cap() if self.threshold else 0
+        blocks = group.crossing[group.clock % group.block_size]   # `blocks_for(1)`; 0 without decodes
+        free -= blocks
+        if free < 0:
+            return None
         plan = Plan()
-        if group.n:
-            free = pool.free_blocks - group.blocks_for(1)
-            if free < 0:
-                return None
-        else:
-            free = pool.free_blocks
         chunks: list[tuple[Generation, int]] = []
-        for seq in sorted(self.partial, key=run_order) if len(self.partial) > 1 else self.partial:
+        for seq in sorted(partial, key=run_order) if len(partial) > 1 else partial:
             n = seq.num_tokens - seq.num_computed
             if 0 < cap < n:
                 n = cap
@@ -140,9 +147,12 @@ class ChunkedScheduler(LLMScheduler):
             if free < 0:
                 return None
             chunks.append((seq, n))
-        if group.n:
+        if n_decodes:
             plan.decodes = True
-            if group.looked_up and chunks:
+            if self._counts:
+                plan.taken = 1
+                pool.free_blocks -= blocks
+            elif group.looked_up and chunks:
                 self._take_in_order(plan, chunks)
             else:
                 self.take_blocks(plan, 1)
@@ -155,7 +165,7 @@ class ChunkedScheduler(LLMScheduler):
             seq.num_computed = past + n
         if self.waiting or self.holding:
             self._admit_waiting(plan, budget, budget, cap)
-        if group.n:
+        if n_decodes:
             self.plan_decodes(plan)
             if not plan.prefills:   # the next sequence cannot be admitted before another is done
                 steps = self.steps_of_run(max_steps)
@@ -181,9 +191,10 @@ class ChunkedScheduler(LLMScheduler):
 
         rows: Rows of the input that are left; not fewer than the budget, unless drafting takes some.
         """
-        pool, running, waiting, holding = self.pool, self.running, self.waiting, self.holding
-        slots, caching = self.max_num_seqs - len(running) - len(self._ending), pool.caching
-        spare, lookahead, limited = self.draft_rows, self.lookahead, self._limited
+        pool, running, limited = self.pool, self.running, self._limited
+        waiting, holding = self.waiting, self.holding
+        slots = self.max_num_seqs - len(running) - len(self._ending)
+        spare, lookahead = self.draft_rows, self.lookahead
         rows -= spare
         most = budget if budget <= rows else rows   # tokens that the next sequence may compute
         while most > 0 and (holding or waiting) and slots > 0:
@@ -191,7 +202,7 @@ class ChunkedScheduler(LLMScheduler):
             if limited:
                 self._consider(seq)
             past = seq.num_computed
-            if not past and (caching or seq.common is not None):
+            if not past and (not self._counts or seq.common is not None):
                 past = pool.hit_tokens(seq)
             n = seq.num_tokens - past
             if limited:
@@ -276,36 +287,38 @@ class ChunkedScheduler(LLMScheduler):
     def _literal_plan(self) -> Plan | None:
         """Plan one step, sequence by sequence (rules 1 to 18)."""
         decoding = self.group.clear()
-        for seq in decoding:
-            self.partial[seq] = None
+        self.partial.update(dict.fromkeys(decoding))
         in_flight = set(decoding) if self.asynchronous else ()   # all of them sampled a token in the step before
-        running, pool, plan = self.running, self.pool, Plan()
+        running, pool, plan, limited = self.running, self.pool, Plan(), self._limited
         budget, rows, cap = self.max_num_batched_tokens, self.input_budget, self._cap()
         spare, lookahead = self.draft_rows, self.lookahead
         scheduled: dict[Generation, int] = {}
-        may_admit = True
+        may_admit, short = True, False
         order = list(running)
         index = skipped = 0
         while index < len(order) and budget > 0 and rows > spare:
             seq = order[index]
-            n = self._due(seq) if self._limited else seq.num_tokens - seq.num_computed
+            computed = seq.num_computed
+            n = self._due(seq) if limited else seq.num_tokens - computed
             if n <= 0:
                 index += 1
                 continue
             if 0 < cap < n:
                 n = cap
-            n = min(n, budget, rows - spare)
-            known = seq.num_computed if seq in in_flight else None
+            if n > budget:
+                n = budget
+            if n > rows - spare:
+                n = rows - spare
+            known = computed if seq in in_flight else None
             if lookahead:
-                known = min(seq.num_computed + n, seq.num_tokens)
-            short = False
-            while not pool.grow(seq, seq.num_computed + n + lookahead, known):
+                known = min(computed + n, seq.num_tokens)
+            while not pool.grow(seq, computed + n + lookahead, known):
                 if self._ending and (ended := self._preempt_ending(order)) is not None:
                     may_admit = False
                     skipped += self.by_priority and self.keeps_its_place and ended.run_order < seq.run_order
                     continue
                 victim = max(order, key=urgency) if self.by_priority else order[-1]
-                if self._limited and not self._may_preempt(victim):
+                if limited and not self._may_preempt(victim):
                     short = True
                     break
                 may_admit = False
@@ -319,19 +332,18 @@ class ChunkedScheduler(LLMScheduler):
                 self.preempt(victim, plan)
                 if victim is seq:
                     break
-            if short:
+            else:
+                scheduled[seq] = n
+                budget -= n
+                rows -= n + spare
+                index += 1
+                if skipped:
+                    index, skipped = self._after(skipped, order, index), 0
+                continue
+            if short or not self.goes_on:   # otherwise it preempted itself
                 break
-            if seq not in running:   # it preempted itself
-                if self.goes_on:
-                    continue
-                break
-            scheduled[seq] = n
-            budget -= n
-            rows -= n + spare
-            index += 1
-            if skipped:
-                index, skipped = self._after(skipped, order, index), 0
-        if self.bursts:   # the work of a batch is counted when it runs
+        bursts = self.bursts
+        if bursts:   # the work of a batch is counted when it runs
             plan.prefills = list(scheduled.items())
         else:
             for seq in running:
@@ -339,9 +351,10 @@ class ChunkedScheduler(LLMScheduler):
                     self._close_segment(seq)   # a decode did not get its token
                     pool.commit(seq, seq.num_computed)
         for seq, n in scheduled.items():
-            if not self.bursts:
-                plan.add_prefill(seq, n, seq.num_computed)
-            seq.num_computed += n
+            computed = seq.num_computed
+            if not bursts:
+                plan.add_prefill(seq, n, computed)
+            seq.num_computed = computed + n
         if may_admit:
             self._admit_waiting(plan, budget, rows, cap)
         else:
@@ -385,6 +398,8 @@ class AsyncChunkedScheduler(ChunkedScheduler):
     other sequence is known to get one token, but not which token. An empty plan is the engine's empty batch: it takes
     no time, and the next plan knows all results.
     """
+
+    __slots__ = ("_num_aborted", "_unseen")
 
     asynchronous = True
     keeps_stopped = True

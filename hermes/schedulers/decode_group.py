@@ -8,11 +8,14 @@ sums, the longest context, the next completion, and the blocks that the next ste
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from operator import attrgetter
 
 from hermes.core.generation import Generation
 from hermes.memory.blocks import BlockPool
 
 __all__ = ["DecodeGroup"]
+
+_run_order = attrgetter("run_order")
 
 
 class DecodeGroup:
@@ -28,14 +31,15 @@ class DecodeGroup:
         in_flight: Tokens at the end of each member that are not known yet (1 with asynchronous scheduling).
         keeps_stopped: Whether a member that a stop token ends stays for one step more: the scheduler takes it out.
         sought: Whether all members' answers may be looked up: a gateway lets requests go on with what they have so far.
+        max_base, max_known: Largest base of the members, while it is known; `longest` finds it.
         looked_up: Members whose answers other sequences may look up while they are written. Blocks of other members are
             hashed when they leave the group, unless the pool is `by_block` (then `late` is None).
         filling: filling[r] has those of them that fill a block in the step after which clock % block_size == r.
     """
 
     __slots__ = (
-        "_max_base", "_max_known", "block_size", "clock", "crossing", "ctx", "filling", "grows", "heap",
-        "in_flight", "keeps_stopped", "late", "looked_up", "members", "n", "pool", "sought",
+        "block_size", "clock", "crossing", "ctx", "filling", "grows", "heap", "in_flight", "keeps_stopped", "late",
+        "looked_up", "max_base", "max_known", "members", "n", "pool", "sought",
     )
 
     def __init__(
@@ -57,8 +61,8 @@ class DecodeGroup:
         self.crossing = [0] * (2 * block_size)
         self.members: dict[Generation, None] = {}
         self.heap: list[tuple[int, int, Generation]] = []
-        self._max_base = 0
-        self._max_known = False
+        self.max_base = 0
+        self.max_known = False
 
     def add(self, seq: Generation) -> None:
         """Add a sequence with `num_computed == num_tokens - 1`."""
@@ -67,7 +71,7 @@ class DecodeGroup:
         base = computed - clock
         seq.base = base
         seq.grouped = True
-        finish = clock + seq.prompt_tokens + seq.target_tokens - 1 - computed
+        finish = seq.prompt_tokens + seq.target_tokens - 1 - base
         if finish == clock:   # it has its last token, but is in the next step all the same
             finish += 1
         seq.finish_clock = finish
@@ -77,12 +81,13 @@ class DecodeGroup:
         self.ctx += computed
         bs = self.block_size
         phase = -base % bs
-        self.crossing[phase] += 1
-        self.crossing[phase + bs] += 1
+        crossing = self.crossing
+        crossing[phase] += 1
+        crossing[phase + bs] += 1
         if self.n == 1:
-            self._max_base, self._max_known = base, True
-        elif base > self._max_base:
-            self._max_base = base
+            self.max_base, self.max_known = base, True
+        elif base > self.max_base:
+            self.max_base = base
         if self.pool is not None and (self.sought or (seq.content is not None and not self.pool.answers_alone(seq))):
             self.looked_up[seq] = self.filling[(self.in_flight - base) % bs][seq] = None
 
@@ -98,8 +103,8 @@ class DecodeGroup:
         phase = -base % bs
         self.crossing[phase] -= 1
         self.crossing[phase + bs] -= 1
-        if base == self._max_base:
-            self._max_known = False
+        if base == self.max_base:
+            self.max_known = False
         return computed
 
     def end_with_next(self, seq: Generation) -> None:
@@ -124,9 +129,17 @@ class DecodeGroup:
 
     def clear(self) -> list[Generation]:
         """Take out all members (in order of admission), and update their own counts."""
-        members = sorted(self.members, key=lambda s: s.run_order)
+        members = sorted(self.members, key=_run_order)
+        clock, bs, hashed = self.clock, self.block_size, bool(self.looked_up) or self.late is not None
         for seq in members:
-            self._restore(seq, self.clock + seq.base)
+            computed = clock + seq.base
+            if hashed:
+                self._restore(seq, computed)
+            else:   # `_restore`, inlined
+                seq.num_computed = computed
+                seq.num_tokens = computed + 1
+                if self.grows:
+                    seq.num_blocks = -(-computed // bs)
             seq.grouped = False
         self.members.clear()
         self.heap.clear()
@@ -139,10 +152,10 @@ class DecodeGroup:
         """Cached tokens of the longest member; 0 without members."""
         if not self.n:
             return 0
-        if not self._max_known:
-            self._max_base = max([s.base for s in self.members])
-            self._max_known = True
-        return self.clock + self._max_base
+        if not self.max_known:
+            self.max_base = max([s.base for s in self.members])
+            self.max_known = True
+        return self.clock + self.max_base
 
     def steps_to_finish(self) -> int:
         """Return the steps until the first member finishes."""
@@ -232,10 +245,11 @@ class DecodeGroup:
                 self.n -= 1
                 self.ctx -= computed
                 phase = -base % bs
-                self.crossing[phase] -= 1
-                self.crossing[phase + bs] -= 1
-                if base == self._max_base:
-                    self._max_known = False
+                crossing = self.crossing
+                crossing[phase] -= 1
+                crossing[phase + bs] -= 1
+                if base == self.max_base:
+                    self.max_known = False
                 seq.num_computed = computed
                 seq.num_tokens = computed + 1
                 if self.grows:

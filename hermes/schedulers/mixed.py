@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MixedScheduler"]
 
-
+_SLOTS, _KV_MEMORY, _TOKEN_BUDGET = int(Reason.SLOTS), int(Reason.KV_MEMORY), int(Reason.TOKEN_BUDGET)
 UNLIMITED = 2**31
 
 
@@ -57,7 +57,6 @@ class MixedScheduler(LLMScheduler):
             pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
             packing=config.policy, grows=not self.up_front,
         )
-        self.left: dict[Generation, None] = {}
         self._limit = config.max_passed_over
         self._passed: dict[Generation, int] = {}   # with a limit: batches in a row that left a sequence out
         hurries = bool(self._limit) and isinstance(self.waiting, HurryingQueue)
@@ -75,7 +74,7 @@ class MixedScheduler(LLMScheduler):
 
     def can_ever_fit(self, seq: Generation) -> str | None:
         if not self.up_front:
-            return super().can_ever_fit(seq)
+            return LLMScheduler.can_ever_fit(self, seq)
         need = self.pool.blocks_for(seq.prompt_tokens + seq.target_tokens)
         if need > self.pool.num_blocks:
             return (f"needs {need} KV blocks of {self.pool.block_size} tokens for {seq.prompt_tokens} prompt and "
@@ -84,7 +83,7 @@ class MixedScheduler(LLMScheduler):
 
     def enqueue(self, seq: Generation) -> None:
         self._outside -= seq.num_blocks > 0
-        super().enqueue(seq)
+        LLMScheduler.enqueue(self, seq)
         seat = self.group.n < self._seats and (seq.num_blocks > 0 or seq.target_tokens > 1)
         if seat or (not seq.num_blocks and seq.num_tokens <= self.max_num_batched_tokens):
             self._stale = True
@@ -100,7 +99,7 @@ class MixedScheduler(LLMScheduler):
         return self._stale or seq.branches is not None
 
     def stop_of_arrival(self) -> int:
-        return int(Reason.SLOTS if self._seats == self.max_num_seqs else Reason.TOKEN_BUDGET)
+        return _SLOTS if self._seats == self.max_num_seqs else _TOKEN_BUDGET
 
     def reserve(self, seq: Generation) -> bool:
         taken = super().reserve(seq)
@@ -108,9 +107,9 @@ class MixedScheduler(LLMScheduler):
         return taken
 
     def release(self, seq: Generation) -> None:
-        super().release(seq)
+        LLMScheduler.release(self, seq)
         self._outside -= 1
-        if self.group.n < self._seats and self.num_waiting:
+        if self.group.n < self._seats and (self.waiting or self.holding or self.left):
             self._stale = True
 
     def _take_out(self, seq: Generation) -> None:
@@ -152,8 +151,8 @@ class MixedScheduler(LLMScheduler):
                 plan.num_steps = self.steps_of_run(max_steps)
         plan.preempted, self._preempted = self._preempted, []
         if plan.preempted:
-            self.stopped = int(Reason.KV_MEMORY)
-        self._stopped_first = self.num_waiting > 0
+            self.stopped = _KV_MEMORY
+        self._stopped_first = bool(self.waiting or self.holding or self.left)
         return plan
 
     def _new_batch(self, *, prompts: bool = True) -> Plan:
@@ -214,10 +213,10 @@ class MixedScheduler(LLMScheduler):
             n = seq.num_tokens - past
             need = seq.num_tokens + 1 if self.up_front else seq.num_tokens
             if n > budget and (plan.prefills or taken):
-                self.stopped = int(Reason.TOKEN_BUDGET)
+                self.stopped = _TOKEN_BUDGET
                 break
             if pool.missing_blocks(seq, need) + spare > pool.free_blocks:
-                self.stopped = int(Reason.KV_MEMORY)
+                self.stopped = _KV_MEMORY
                 break
             pool.admit(seq, need)
             waiting.pop()
@@ -267,14 +266,15 @@ class MixedScheduler(LLMScheduler):
         pool = self.pool
         need = seq.prompt_tokens + seq.target_tokens if self.up_front else seq.num_computed + 1
         if pool.missing_blocks(seq, need) + self._promised() > pool.free_blocks:
-            self.stopped = int(Reason.KV_MEMORY)
+            self.stopped = _KV_MEMORY
             return False
         pool.grow(seq, need)
         return True
 
     def _promised(self) -> int:
         """Return the blocks that the group's next step takes."""
-        return self.group.blocks_for(1) if self.group.grows and self.group.n else 0
+        group = self.group
+        return group.crossing[group.clock % group.block_size] if group.grows and group.n else 0
 
     def _run_now(self, seq: Generation) -> None:
         self.running[seq] = self.partial[seq] = None
@@ -306,14 +306,14 @@ class MixedScheduler(LLMScheduler):
     # -- the end of a step ---------------------------------------------------------------------------------------
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
-        finished = super().complete(plan, num_steps, step, now_ns)
+        finished = LLMScheduler.complete(self, plan, num_steps, step, now_ns)
         if finished or self._num_prompts or plan.preempted:
             self._stale = True
             self._outside += len(finished)
         return finished
 
     def _emit(self, plan: Plan, step: int, now_ns: int) -> list[Generation]:
-        finished = super()._emit(plan, step, now_ns)
+        finished = LLMScheduler._emit(self, plan, step, now_ns)
         if self.up_front:
             for seq, _n in plan.prefills[: self._num_prompts]:
                 if seq.grouped:   # the rest of its answer has no memory yet

@@ -101,13 +101,11 @@ class StaticScheduler(LLMScheduler):
         plan.decode_seqs = width
         plan.decode_ctx = width * past
         plan.decode_ctx_max = past
-        plan.sampled = sum(1 for s in self.running if s.target_tokens > self._emitted)   # the others are padding
-        plan.num_steps = min(max_steps, self._steps_to_change())
+        emitted = self._emitted
+        left = [seq.target_tokens - emitted for seq in self.running if seq.target_tokens > emitted]
+        plan.sampled = len(left)   # the others are padding
+        plan.num_steps = min(max_steps, *left)   # when an answer is complete, its row continues without new tokens
         return plan
-
-    def _steps_to_change(self) -> int:
-        """Return the steps until the next answer is complete (its row continues without new tokens)."""
-        return min(s.target_tokens - self._emitted for s in self.running if s.target_tokens > self._emitted)
 
     def _form_batch(self) -> Plan | None:
         """Form the next batch: as many members as fit as a padded rectangle of prompts and answers."""

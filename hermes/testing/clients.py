@@ -16,8 +16,7 @@ import numpy as np
 from hermes.clients.base import CLIENTS
 from hermes.core.client import LOADS, Client, ClientEvents
 from hermes.core.clock import Clock
-from hermes.core.columns import RowLog
-from hermes.core.record import RUN_FIELDS, STATUS_COMPLETED, RunRecord
+from hermes.core.record import STATUS_COMPLETED, RunRecord, run_log
 from hermes.core.stage import ServiceStage
 from hermes.results import Results
 from hermes.scenario import load_scenario
@@ -43,7 +42,7 @@ class ClientContract(ComponentContract):
     def built(self, events: ClientEvents | None = None, **changes: Any) -> list[Client]:
         """Return its clients, on a clock of their own."""
         config = self.make().model_copy(update=changes)
-        clients: list[Client] = config.build(Clock(), 3, RowLog(RUN_FIELDS), events or ClientEvents(), every_step=False,
+        clients: list[Client] = config.build(Clock(), 3, run_log(), events or ClientEvents(), every_step=False,
                                              base_dir=None, moves_kv="")
         return clients
 

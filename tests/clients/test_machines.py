@@ -13,8 +13,7 @@ from hermes.clients.machine import Machine, fair_rates
 from hermes.clients.service import ProcessingClientConfig
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
-from hermes.core.columns import RowLog
-from hermes.core.record import RUN_FIELDS
+from hermes.core.record import run_log
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Level, Store, expected_s
 from hermes.scenario import load_scenario
@@ -156,5 +155,5 @@ def test_stateful_hits_put_into_the_formula_give_the_stateful_mean():
 def test_a_platform_may_depend_on_the_number_of_the_client():
     config = ProcessingClientConfig(name="cpu", count=3, platform="rack{i//2}/box{i}",
                                     serves={"filter": {"kind": "per_item", "per_item": 1.0}})
-    clients = config.build(Clock(), 0, RowLog(RUN_FIELDS), ClientEvents(), every_step=False, base_dir=None)
+    clients = config.build(Clock(), 0, run_log(), ClientEvents(), every_step=False, base_dir=None)
     assert [client.platform for client in clients] == ["rack0/box0", "rack0/box1", "rack1/box2"]
