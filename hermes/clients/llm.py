@@ -64,7 +64,8 @@ class LLMClient(LLMReadings):
     """
 
     __slots__ = (
-        "_flight", "_given_up", "_hooked", "_max_run", "_moved", "_price", "_runs", "_start", "_unseen", "_waits",
+        "_flight", "_given_up", "_hooked", "_max_run", "_moved", "_own_queue", "_price", "_runs", "_start", "_unseen",
+        "_waits",
         "after_ns", "another", "cache_log", "emitted", "env", "events", "hardware", "index", "input_tokens",
         "kv_bytes_per_token", "late_log", "limits", "model", "name", "num_assigned", "num_layers", "num_steps",
         "output_tokens", "parts", "pauses", "platform", "returns_together", "role", "scheduler", "scrapes", "stack",
@@ -98,6 +99,8 @@ class LLMClient(LLMReadings):
         self.num_layers = 1
         self._runs = runs
         self._max_run = 1 if every_step else MAX_RUN
+        # whether sequences wait where only the scheduler knows
+        self._own_queue = type(scheduler).num_waiting is not LLMScheduler.num_waiting
         self._flight, self._unseen, self._waits = Flight(), Unseen(), Waits()
         self.limits, self._moved, self._given_up = Limits(), MovedBlocks(), GivenUp()
         self._price, self.step_parts = Pricing(hardware), StepParts()
@@ -506,7 +509,8 @@ class LLMClient(LLMReadings):
                 plan = self._plan_after(plan)
         env = self.env
         now = env._now
-        if scheduler.waiting or scheduler.holding or scheduler.left or waits.stalled_ns >= 0:
+        if scheduler.waiting or scheduler.holding or scheduler.left or waits.stalled_ns >= 0 or (
+                self._own_queue and scheduler.num_waiting):
             waits.note(scheduler, plan, now)
         else:
             waits.reason = 0

@@ -135,7 +135,9 @@ class LLMScheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self.waiting) + len(self.holding) if self.waiting or self.holding else 0
+        if self.waiting or self.holding or self.left:
+            return len(self.waiting) + len(self.holding) + len(self.left)
+        return 0
 
     def has(self, seq: Generation) -> bool:
         """Whether a sequence waits or runs here."""

@@ -91,10 +91,6 @@ class MixedScheduler(LLMScheduler):
     def _hold(self, seq: Generation) -> None:
         insort(self.holding, seq, key=_arrival)
 
-    @property
-    def num_waiting(self) -> int:
-        return len(self.waiting) + len(self.holding) + len(self.left)
-
     def wants_cut(self, seq: Generation) -> bool:
         return self._stale or seq.branches is not None
 
