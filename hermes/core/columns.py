@@ -6,7 +6,10 @@ no Python object behind. The log turns the buffer into columns every few thousan
 
 from __future__ import annotations
 
+import ctypes
 import struct
+import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,12 +17,23 @@ import numpy.typing as npt
 
 from hermes.arrays import IntArray
 
-__all__ = ["RowLog", "StepLog"]
+__all__ = ["RowLog", "StepLog", "release_memory"]
 
 
 _ROWS = 8192
 _NOTHING: npt.NDArray[np.integer] = np.empty(0, dtype=np.int32)
 _CHUNK = 1 << 14
+_MANY = 1 << 17
+
+
+def release_memory(rows: int) -> None:
+    """Give freed memory back to the system, where the C library can (glibc): it keeps what lies between live arrays.
+
+    rows: Of the tables that are at hand; for few it is not worth its time.
+    """
+    if rows > _MANY and sys.platform == "linux":
+        with suppress(AttributeError):   # another C library
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 class RowLog:
@@ -66,8 +80,9 @@ class RowLog:
         table = np.frombuffer(self.buffer, dtype=np.int64, count=self.pos // 8).reshape(-1, len(self.fields)).T
         columns: list[npt.NDArray[np.integer]] = []
         for column in table:
-            small = column.min() >= -(2**31) and column.max() < 2**31
-            columns.append(column.astype(np.int32) if small else column.copy())
+            low, high = column.min(), column.max()
+            kind = np.int32 if low >= -(2**31) and high < 2**31 else np.int64
+            columns.append(np.broadcast_to(np.array(low, kind), len(column)) if low == high else column.astype(kind))
         table[:] = 0   # what `write_head` leaves out
         self._packed.append(columns)
         self._count += table.shape[1]
@@ -93,6 +108,8 @@ class RowLog:
                     at += len(piece[i])
                     piece[i] = _NOTHING   # a slice would keep the rows in memory
                 out[name] = column
+                release_memory(self._count)
+        self.buffer, self._packed = bytearray(), []
         return out
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hermes.arrays import IntArray
+from hermes.arrays import IntArray, constant
 
 if TYPE_CHECKING:
     from hermes.core.joined_hashes import JoinedHashes
@@ -116,9 +116,9 @@ class RequestTable:
         defaults = {"priority": 0, "session": -1, "prefix_group": -1, "prefix_tokens": 0, "context": -1}
         for name, value in defaults.items():
             if getattr(self, name) is None:
-                setattr(self, name, np.full(n, value, dtype=np.int64))
+                setattr(self, name, constant(value, n))
         for name in ("prompt_tokens", "output_tokens", *defaults):
-            column = np.ascontiguousarray(getattr(self, name), dtype=np.int64)
+            column = np.asarray(getattr(self, name), dtype=np.int64)
             if column.shape != (n,):
                 raise ValueError(f"column {name} has shape {column.shape}, expected ({n},)")
             setattr(self, name, column)

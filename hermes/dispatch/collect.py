@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.arrays import FloatArray, IntArray
+from hermes.arrays import FloatArray, IntArray, compact
 from hermes.core.client import Client, Columns
 from hermes.core.columns import RowLog
 from hermes.core.network import Network
@@ -62,9 +62,9 @@ def collect(
     names = [client.name for client in clients]
     return RunRecord(
         clients=infos, stage_kinds=stage_kinds, arrival_ns=arrivals,
-        prompt_tokens=np.concatenate([t.prompt_tokens for t in tables]),
-        output_tokens=np.concatenate([t.output_tokens for t in tables]),
-        priority=np.concatenate([t.priority for t in tables]), session=np.concatenate([t.session for t in tables]),
+        prompt_tokens=_joined([t.prompt_tokens for t in tables]),
+        output_tokens=_joined([t.output_tokens for t in tables]),
+        priority=_joined([t.priority for t in tables]), session=_joined([t.session for t in tables]),
         status=status, finish_ns=finish, reject_reasons=dict(sorted(coordinator.reject_reasons.items())),
         stages=stages, runs=runs | {"kv_block_ns": block_ns}, transfers=transfers,
         step_ends=steps, gaps=gaps, decode_steps=decode_steps,
@@ -82,6 +82,10 @@ def collect(
     )
 
 
+def _joined(columns: list[IntArray]) -> IntArray:
+    return columns[0] if len(columns) == 1 else compact(np.concatenate(columns))
+
+
 def _late(client: Client, steps: int) -> IntArray:
     """Return what the user waits in addition for the tokens of each step; nothing for the run that was in flight."""
     late = np.zeros(steps, dtype=np.int64)
@@ -92,8 +96,8 @@ def _late(client: Client, steps: int) -> IntArray:
 def _of_parts(coordinator: Coordinator, end_ns: int) -> dict[str, Any]:   # Any: fields of the record
     """Return what the parts of the dispatch have noted."""
     found: dict[str, Any] = {}
-    if coordinator.attempts:
-        found["stage_attempts"] = np.array(coordinator.rows.attempts, dtype=np.int64)
+    if coordinator.rows.attempts is not None:
+        found["stage_attempts"] = np.frombuffer(coordinator.rows.attempts, dtype=np.int64)
         found["fates"] = np.array(sorted(coordinator.fates.items()), dtype=np.int64).reshape(-1, 2)
     for part in coordinator.parts:
         found |= part.record(end_ns)
@@ -103,7 +107,8 @@ def _of_parts(coordinator: Coordinator, end_ns: int) -> dict[str, Any]:   # Any:
 def _notes(coordinator: Coordinator) -> dict[str, FloatArray]:
     """Return the numbers that pipelines noted about requests; NaN for requests without one."""
     notes = {}
-    for name, values in sorted(coordinator.notes.values.items()):
+    for name in sorted(coordinator.notes.values):
+        values = coordinator.notes.values.pop(name)
         notes[name] = np.full(len(coordinator.finish_ns), np.nan)
         notes[name][list(values)] = list(values.values())
     return notes

@@ -8,6 +8,7 @@ event.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -70,7 +71,7 @@ class Coordinator:
         self._loads = LoadLedger(cells)
         total = sum(len(s.table) for s in streams)
         self.status = bytearray(total)
-        self.finish_ns = [-1] * total
+        self.finish_ns = array("q", [-1]) * total
         self.reject_reasons: dict[int, str] = {}
         self.fates: dict[int, int] = {}
         self.unfinished = total

@@ -37,8 +37,8 @@ class Table:
         return len(next(iter(self.columns.values())))
 
     def arrays(self) -> dict[str, IntArray]:
-        """Return its columns."""
-        return {name: np.array(column, dtype=np.int64) for name, column in self.columns.items()}
+        """Return its columns, which share its memory: no row can be added any more."""
+        return {name: np.frombuffer(column, dtype=np.int64) for name, column in self.columns.items()}
 
 
 class StageRows:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from hermes.core.client import Client
 from hermes.core.clock import Clock
-from hermes.core.columns import RowLog
+from hermes.core.columns import RowLog, release_memory
 from hermes.core.network import Network
 from hermes.core.record import Describe, Labels, Offered, RunRecord
 from hermes.core.request import Stream
@@ -83,8 +83,10 @@ class Simulation:
                 client.settle()
         if self.interrupted:   # the rest of the period was not simulated
             self._offered.until_ns = min(self._offered.until_ns, env._now)
-        return collect(self.clients, self.streams, self.network, coordinator, self._runs, self._describe,
-                       self._labels, self.stage_kinds, self._offered)
+        record = collect(self.clients, self.streams, self.network, coordinator, self._runs, self._describe,
+                         self._labels, self.stage_kinds, self._offered)
+        release_memory(len(record.runs["client"]))
+        return record
 
     def _watch(self, progress: Progress) -> Callable[[], None]:
         total = self.coordinator.unfinished

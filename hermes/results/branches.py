@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hermes.arrays import BoolArray, FloatArray, IntArray
+from hermes.arrays import BoolArray, FloatArray, IntArray, constant
 from hermes.core.record import RunRecord
 from hermes.results.distribution import Distribution
 from hermes.units import NS_PER_S
@@ -97,9 +97,8 @@ class BranchesByRequest:
 def branches_by_request(found: BranchMetrics, num_requests: int) -> BranchesByRequest:
     """Aggregate the branches of each request's answer."""
     if not len(found.request):
-        undefined = np.full(num_requests, np.nan)
-        none = np.full(num_requests, -1, dtype=np.int64)
-        return BranchesByRequest(np.ones(num_requests, dtype=np.int64), undefined, undefined, none)
+        undefined = np.broadcast_to(np.nan, num_requests)
+        return BranchesByRequest(constant(1, num_requests), undefined, undefined, constant(-1, num_requests))
     owner, done = found.request[found.answer], found.last_token_ns[found.answer]
     count = np.bincount(owner, minlength=num_requests)
     first = np.full(num_requests, FAR, dtype=np.int64)

@@ -44,7 +44,11 @@ class Distribution:
         else:
             self.count, self._total = int(weights.sum()), float(np.dot(values, weights))  # exact for integers
             order = np.argsort(values)
-            self._values, self._upto = values[order], np.cumsum(weights[order], dtype=np.int64)
+            self._values = values[order]
+            del values   # a long run has millions
+            weights = weights[order]
+            del order
+            self._upto = np.cumsum(weights, dtype=np.int64)
         self._divisor = divisor
 
     def _at(self, rank: IntArray) -> FloatArray:
@@ -124,7 +128,9 @@ class WeightedSample:
 
     def distribution(self) -> Distribution:
         """Return the distribution of all parts. Empties the sample."""
-        none = np.empty(0, dtype=np.int64)
-        values, weights = (np.concatenate([none, *parts]) for parts in (self._values, self._weights))
-        self._values, self._weights = [], []
-        return Distribution(values, weights, divisor=self._divisor)
+        def joined(parts: list[IntArray]) -> IntArray:
+            out = np.concatenate([np.empty(0, dtype=np.int64), *parts])
+            parts.clear()
+            return out
+
+        return Distribution(joined(self._values), joined(self._weights), divisor=self._divisor)

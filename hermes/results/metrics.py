@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.arrays import BoolArray, FloatArray, IntArray
+from hermes.arrays import BoolArray, FloatArray, IntArray, compact, constant
 from hermes.core.record import ATTEMPT_OUTCOMES, STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.branches import branch_metrics, branches_by_request, once_per_generation
 from hermes.results.distribution import Distribution, WeightedSample
@@ -168,7 +168,9 @@ def _handovers(
 
 def _summed(request: IntArray, values: IntArray, n: int) -> IntArray:
     # float64 holds these sums exactly: they stay below 2**53 ns (104 days) and 2**53 tokens
-    return np.bincount(request, weights=values, minlength=n).astype(np.int64)
+    if not len(request):
+        return constant(0, n)
+    return compact(np.bincount(request, weights=values, minlength=n).astype(np.int64))
 
 
 def transfers_of_stages(record: RunRecord) -> tuple[IntArray, IntArray]:
@@ -206,6 +208,50 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     """Return the columns of `RequestMetrics`."""
     stages, n = record.stages, len(record.arrival_ns)
     request = stages["request"]
+    first, last, tpot = _token_times(record, parts)
+    branches = branches_by_request(branch_metrics(record, parts), n)
+    worst = tpot
+    if (branches.spread_ns >= 0).any():
+        tpot, worst = (np.where(branches.spread_ns >= 0, theirs, tpot)
+                       for theirs in (branches.tpot_s, branches.tpot_worst_s))
+
+    llm = (stages["first_token_ns"] >= 0) & record.kept   # what else was emitted is wasted
+    # a fetch's finds are in its generation's cached tokens, too: only generations count
+    prompted = llm & ~_kind_mask(record, "decode") & (stages["branch"] <= 0)
+    prompted[[*in_chain(record)]] = False   # its prompt was that of an attempt before
+    ran = (record.status != STATUS_REJECTED) | (np.bincount(request[record.started], minlength=n) > 0)
+    sent, given = record.transfers, sent_tokens(record)
+    stage_owner, waited, computed = once_per_generation(record)
+    queue = _summed(stage_owner, waited, n) - _summed(sent["request"], _transfers_within_waits(record), n)
+    del waited
+    compute = np.where(ran, _summed(stage_owner, computed, n), -1)
+    del stage_owner, computed
+    return RequestMetrics(
+        first_token_ns=first,
+        last_token_ns=last,
+        ttft_ns=np.where(last >= 0, first - record.arrival_ns, -1),
+        prefill_ttft_ns=_prefill_ttft_ns(record, np.flatnonzero(parts.prefill)),
+        e2e_ns=np.where(record.status == STATUS_COMPLETED, record.finish_ns - record.arrival_ns, -1),
+        tpot_s=tpot,
+        queue_ns=np.where(ran, np.maximum(queue, 0, out=queue), -1),
+        compute_ns=compute,
+        communication_ns=_summed(sent["request"], sent["end_ns"] - sent["start_ns"], n),
+        emitted_tokens=_summed(request[llm], given[llm], n),
+        answer_tokens=_summed(request[parts.member], given[parts.member], n),
+        computed_prompt_tokens=_summed(request[prompted], stages["prompt_tokens"][prompted], n),
+        preemptions=_summed(request, stages["preemptions"], n),
+        cached_tokens=_summed(request[prompted], stages["cached_tokens"][prompted], n),
+        stages=compact(np.bincount(request, minlength=n)),
+        branches=branches.branches,
+        tpot_worst_s=worst,
+        branch_spread_ns=branches.spread_ns,
+    )
+
+
+def _token_times(record: RunRecord, parts: Answer) -> tuple[IntArray, IntArray, FloatArray]:
+    """Return the times of each request's first and last token, -1 without, and its TPOT as without branches."""
+    stages, n, chain = record.stages, len(record.arrival_ns), in_chain(record)
+    request = stages["request"]
     rows = np.flatnonzero(parts.member)
     owner, ends = request[rows], parts.last_token_ns[rows]
     first = np.full(n, _FAR, dtype=np.int64)
@@ -218,12 +264,11 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     first[~answered] = -1
 
     # the branch that ends last: its own tokens, and the token that its prefill gave before
-    is_handover = np.zeros(len(request), dtype=np.int64)
-    is_handover[parts.handover] = 1
+    is_handover = np.zeros(len(request), dtype=np.bool_)
+    is_handover[parts.handover] = True
     final = rows[ends == last[owner]]
     tokens, given = np.ones(n, dtype=np.int64), sent_tokens(record)
     np.maximum.at(tokens, request[final], given[final] + is_handover[final])
-    chain = in_chain(record)
     for row in final.tolist() if chain else ():
         if row in chain:   # with the tokens of the attempts before, all of its call
             calls = record.asked_for
@@ -236,43 +281,16 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
         first, last = _delivered(record, rows, owner, ends, answered)
     if record.late_ns:
         tpot[several] = (last - first)[several] / (tokens[several] - 1) / NS_PER_S
-    branches = branches_by_request(branch_metrics(record, parts), n)
-    tpot = np.where(branches.spread_ns >= 0, branches.tpot_s, tpot)
+    return first, last, tpot
 
-    computed_ns = np.full(n, _FAR, dtype=np.int64)
-    prefills = np.flatnonzero(parts.prefill)
-    after = record.sent_after(prefills)
-    np.minimum.at(computed_ns, request[prefills], stages["first_token_ns"][prefills] + after)
 
-    completed = record.status == STATUS_COMPLETED
-    llm = (stages["first_token_ns"] >= 0) & record.kept   # what else was emitted is wasted
-    # a fetch's finds are in its generation's cached tokens, too: only generations count
-    prompted = llm & ~_kind_mask(record, "decode") & (stages["branch"] <= 0)
-    prompted[[*chain]] = False   # its prompt was that of an attempt before
-    stage_owner, waited, computed = once_per_generation(record)
-    ran = (record.status != STATUS_REJECTED) | (np.bincount(request[record.started], minlength=n) > 0)
-    sent = record.transfers
-    moving = _summed(sent["request"], _transfers_within_waits(record), n)
-    return RequestMetrics(
-        first_token_ns=first,
-        last_token_ns=last,
-        ttft_ns=np.where(answered, first - record.arrival_ns, -1),
-        prefill_ttft_ns=np.where(computed_ns < _FAR, computed_ns - record.arrival_ns, -1),
-        e2e_ns=np.where(completed, record.finish_ns - record.arrival_ns, -1),
-        tpot_s=tpot,
-        queue_ns=np.where(ran, np.maximum(_summed(stage_owner, waited, n) - moving, 0), -1),
-        compute_ns=np.where(ran, _summed(stage_owner, computed, n), -1),
-        communication_ns=_summed(sent["request"], sent["end_ns"] - sent["start_ns"], n),
-        emitted_tokens=_summed(request[llm], given[llm], n),
-        answer_tokens=_summed(owner, given[rows], n),
-        computed_prompt_tokens=_summed(request[prompted], stages["prompt_tokens"][prompted], n),
-        preemptions=_summed(request, stages["preemptions"], n),
-        cached_tokens=_summed(request[prompted], stages["cached_tokens"][prompted], n),
-        stages=np.bincount(request, minlength=n),
-        branches=branches.branches,
-        tpot_worst_s=np.where(branches.spread_ns >= 0, branches.tpot_worst_s, tpot),
-        branch_spread_ns=branches.spread_ns,
-    )
+def _prefill_ttft_ns(record: RunRecord, prefills: IntArray) -> IntArray:
+    if not len(prefills):
+        return constant(-1, len(record.arrival_ns))
+    first = np.full(len(record.arrival_ns), _FAR, dtype=np.int64)
+    given = record.stages["first_token_ns"][prefills] + record.sent_after(prefills)
+    np.minimum.at(first, record.stages["request"][prefills], given)
+    return np.where(first < _FAR, first - record.arrival_ns, -1)
 
 
 def _begun_before(record: RunRecord, rows: IntArray) -> IntArray:

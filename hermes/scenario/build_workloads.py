@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hermes.arrays import IntArray
+from hermes.arrays import IntArray, compact
 from hermes.core.record import Labels
 from hermes.core.request import Stream
 from hermes.core.request_table import NamedColumn, RequestTable
@@ -78,7 +78,8 @@ def build_requests(scenario: Scenario, base_dir: Path, pipelines: list[list[Weig
         with inside(f"workload.{i}"):
             table: RequestTable = config.draw(scenario.seed, base_dir)
             for column in (table.session, table.prefix_group):   # each workload numbers its own from zero
-                column[column >= 0] += first_number
+                if (column >= 0).any():   # otherwise read-only
+                    column[column >= 0] += first_number
             first_number = max(first_number, 1 + int(table.session.max(initial=-1)),
                                1 + int(table.prefix_group.max(initial=-1)))
             if config.branches > 1 and any(isinstance(entry.pipeline, GraphPipeline) for entry in entries):
@@ -91,7 +92,7 @@ def build_requests(scenario: Scenario, base_dir: Path, pipelines: list[list[Weig
             found.warnings.extend(check_lengths(table, entries, drawn, clients, config.name))
             pipeline = entries[0].pipeline if len(entries) == 1 else PipelineMix(entries, drawn, first_id)
             found.streams.append(Stream(config.name, table, pipeline, entries[0].model, first_id))
-            found.drawn.append(drawn)
+            found.drawn.append(compact(drawn))
             first_id += len(table)
     if any(stream.table.hash_ids is not None for stream in found.streams):
         from hermes.core.joined_hashes import join_hashes  # most workloads have no hashes
@@ -131,7 +132,7 @@ def labels_of(scenario: Scenario, pipelines: list[list[WeightedPipeline]], drawn
     labels: Labels = {}
     for column, names in texts.items():
         distinct = list(dict.fromkeys(names))
-        labels[column] = np.array([distinct.index(name) for name in names], dtype=np.int64)[row], distinct
+        labels[column] = compact(np.array([distinct.index(name) for name in names], dtype=np.int64)[row]), distinct
     if any(requested.tenants):
         labels["tenant"] = np.array(requested.tenant, dtype=np.int64), requested.tenants
     if any(requested.kinds):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.arrays import IntArray
+from hermes.arrays import IntArray, constant
 from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.config.retries import ClientRetry
 from hermes.config.streams import stream
@@ -211,7 +211,7 @@ class WorkloadConfig(ConfigModel):
             asked = np.where(asked < ANY_NUMBER, columns["output_tokens"], ANY_NUMBER)
         ends = self.ends or ("stop_token" if asked is not None else self.lengths.ends)
         if ends == "stop_token":
-            columns["max_new_tokens"] = np.full(n, ANY_NUMBER, dtype=np.int64) if asked is None else asked
+            columns["max_new_tokens"] = constant(ANY_NUMBER, n) if asked is None else asked
 
     def _continued(self, output_tokens: IntArray, seed: int) -> IntArray:
         """Return the answer tokens with which conversations continue: scaled, and of several branches the first."""

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.arrays import BoolArray, IntArray
+from hermes.arrays import BoolArray, IntArray, compact, constant
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.branches import generations
 from hermes.results.distribution import Distribution
@@ -87,6 +87,7 @@ def critical_path(record: RunRecord) -> CriticalPath:
     asked, offered = asked_ns(record), offered_ns(record)
     counts = record.kept & (asked >= offered[stages["request"]])   # others came to nothing
     before = _waited_for(record, asked, counts)
+    del asked
     on_path = np.zeros(len(end), dtype=bool)
     rows, begins = _last_stages(record, counts), np.zeros(len(end), dtype=bool)
     while len(rows):
@@ -95,20 +96,24 @@ def critical_path(record: RunRecord) -> CriticalPath:
         rows = before[rows]
         rows = rows[rows >= 0]
     # where a request migrated before a stage of its began, all of that stage is a wait
+    del before, rows, counts
+    at, request = AtGateway.of(record), stages["request"]
+    lost, gateway, held = at.lost, at.gateway, at.held
+    del at
+    if record.offers:
+        lost = lost + np.where(begins, (offered - record.arrival_ns)[request], 0)
+    del offered
+    spent = (end - assigned + gateway + held + lost)[on_path]
+    other = np.bincount(request[on_path], weights=spent, minlength=len(record.arrival_ns)).astype(np.int64)
+    del spent
+    other = np.where(record.status == STATUS_COMPLETED, record.finish_ns - record.arrival_ns - other, 0)
     served, start = record.started | on_path, np.where(record.started, np.minimum(stages["start_ns"], end), end)
-    moving = np.where(served, _on_the_way(record, start), 0)
+    moving = compact(np.where(served, _on_the_way(record, start), 0))
+    queue, compute = (np.where(served, time, 0) for time in (start - assigned - moving, end - start))
     first = np.where(stages["first_token_ns"] >= 0, np.minimum(stages["first_token_ns"], end), start)
-    at = AtGateway.of(record)
-    lost = at.lost + np.where(begins, (offered - record.arrival_ns)[stages["request"]], 0)
-    spent = end - assigned + at.gateway + at.held + lost
-    accounted = np.bincount(stages["request"][on_path], weights=spent[on_path],
-                            minlength=len(record.arrival_ns)).astype(np.int64)
-    completed = record.status == STATUS_COMPLETED
-    return CriticalPath(
-        on_path, begins, np.where(served, start - assigned - moving, 0), moving, np.where(served, end - start, 0),
-        np.maximum(first - start, 0), at.gateway, at.held, lost,
-        np.where(completed, record.finish_ns - record.arrival_ns - accounted, 0),
-    )
+    first -= start
+    return CriticalPath(on_path, begins, compact(queue), moving, compute, np.maximum(first, 0, out=first), gateway,
+                        held, lost, compact(other))
 
 
 def _waited_for(record: RunRecord, asked: IntArray, counts: BoolArray) -> IntArray:
@@ -120,6 +125,8 @@ def _waited_for(record: RunRecord, asked: IntArray, counts: BoolArray) -> IntArr
     """
     stages = record.stages
     n = len(stages["end_ns"])
+    if len(record.arrival_ns) and np.bincount(stages["request"]).max(initial=0) <= 1:   # each request has one stage
+        return constant(-1, n)
     row = np.arange(n)
     request = np.concatenate((stages["request"], stages["request"]))
     time = np.concatenate((over_ns(record), asked))
@@ -154,6 +161,8 @@ def _on_the_way(record: RunRecord, start_ns: IntArray) -> IntArray:
     """Return, per stage row, the time between assignment and start in which its data was on its way."""
     stages, sent = record.stages, record.transfers
     n = len(stages["end_ns"])
+    if not len(sent["request"]):
+        return constant(0, n)
     transfer, stage = transfers_of_stages(record)
     begin = np.full(n, np.iinfo(np.int64).max, dtype=np.int64)
     upto = np.zeros(n, dtype=np.int64)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.arrays import BoolArray, IntArray
+from hermes.arrays import BoolArray, IntArray, compact, constant
 from hermes.core.record import RunRecord
 from hermes.results.metrics import rows_before
 
@@ -47,7 +47,7 @@ class AtGateway:
         """Split the time from each call to the assignment of each stage. until_ns: Per request, the end of the time
         that counts; None for no end."""
         stages = record.stages
-        zero = np.zeros(len(stages["request"]), dtype=np.int64)
+        zero = constant(0, len(stages["request"]))
         rows = np.flatnonzero(_first_rows(record))
         if not len(rows):
             return cls(zero, zero, zero, zero)
@@ -71,7 +71,7 @@ class AtGateway:
     @property
     def gateway(self) -> IntArray:
         """Time in the hop, with the wait for it."""
-        return self.hop_wait + self.hop
+        return compact(self.hop_wait + self.hop)
 
 
 def _first_rows(record: RunRecord) -> BoolArray:

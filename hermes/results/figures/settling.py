@@ -119,8 +119,8 @@ def _kv_change(record: RunRecord, window: Window, stay_ns: float) -> float | Non
     stay_ns: Mean E2E. What is in use is correlated over about that time, so shorter batches count for less.
     """
     runs = record.runs
-    length = runs["end_ns"] - runs["start_ns"]
-    mine = (runs["end_ns"] > window.start_ns) & (runs["start_ns"] < window.end_ns) & (length > 0)
+    mine = (runs["end_ns"] > window.start_ns) & (runs["start_ns"] < window.end_ns)
+    mine &= runs["end_ns"] > runs["start_ns"]
     edges = np.linspace(window.start_ns, window.end_ns, BATCHES + 1)
     held = np.diff(_integral(runs["start_ns"][mine], runs["end_ns"][mine], runs["kv_block_ns"][mine], edges))
     early, late = held[:BATCHES // 2], held[BATCHES // 2:]
@@ -136,15 +136,26 @@ def _kv_change(record: RunRecord, window: Window, stay_ns: float) -> float | Non
 
 def _integral(start: IntArray, end: IntArray, amount: IntArray, edges: FloatArray) -> FloatArray:
     """Return what was held up to each edge, of amounts that are each spread evenly from start to end."""
-    rate = amount / (end - start)
-    times = np.concatenate([start, end]).astype(np.float64)
-    steps = np.concatenate([rate, -rate])
+    n = len(start)   # a few columns at a time: a long run has millions of runs of steps
+    steps = np.empty(2 * n)
+    np.divide(amount, end - start, out=steps[:n])
+    np.negative(steps[:n], out=steps[n:])
+    times = np.concatenate([start, end], dtype=np.float64)
+    del start, end, amount
     order = np.argsort(times, kind="stable")
-    times, steps = times[order] - edges[0], steps[order]
-    level, moment = np.concatenate(([0.0], np.cumsum(steps))), np.concatenate(([0.0], np.cumsum(steps * times)))
+    times = times[order]
+    steps = steps[order]
+    del order
+    times -= edges[0]
     at = edges - edges[0]
     count = np.searchsorted(times, at, side="right")
-    return np.asarray(level[count] * at - moment[count], dtype=np.float64)
+
+    def upto(sums: FloatArray) -> FloatArray:
+        return np.where(count > 0, sums[count - 1], 0.0) if n else np.zeros(len(at))
+
+    level = upto(np.cumsum(steps))
+    steps *= times
+    return np.asarray(level * at - upto(np.cumsum(steps, out=steps)), dtype=np.float64)
 
 
 def _limits(slo: SloConfig) -> Iterator[tuple[str, float, float]]:

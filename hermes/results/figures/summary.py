@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hermes.arrays import BoolArray, FloatArray, IntArray
+from hermes.core.columns import release_memory
 from hermes.core.reasons import GAVE_UP
 from hermes.core.record import BELIEVED, GROUPINGS, STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.branches import branch_metrics, branch_summary
@@ -82,16 +83,8 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
     makespan = (end - start) / NS_PER_S
     usages = client_usages(record)
     attributed = attribute(record, usages) if _has_watts(record) else None
-    answered = completed & (metrics.ttft_ns >= 0)
-    ttft = Distribution(metrics.ttft_ns[answered], divisor=NS_PER_S)
-    handed_over = completed & (metrics.prefill_ttft_ns >= 0)
-    tpot = Distribution(metrics.tpot_s[completed])
-    latency = {"ttft_s": ttft, "tpot_s": tpot, "itl_s": itl(record, parts)} | {
-        f"{name}_s": Distribution(getattr(metrics, f"{name}_ns")[completed], divisor=NS_PER_S)
-        for name in ("e2e", "queue", "compute", "communication")
-    }
-    if handed_over.any():
-        latency["prefill_ttft_s"] = Distribution(metrics.prefill_ttft_ns[handed_over], divisor=NS_PER_S)
+    release_memory(len(record.runs["client"]))
+    latency = _latency(record, parts, metrics, completed)   # one by one: each is as long as a column
     answers, output = (int(tokens[completed].sum()) for tokens in (metrics.answer_tokens, metrics.emitted_tokens))
     prompt = int(metrics.computed_prompt_tokens[completed].sum())
     groups = slo_groups(slo, record)
@@ -100,16 +93,19 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
     limited = slo_given(groups)   # without limits there is no goodput
     window = find_window(record, metrics, chosen)
     limits_of = {group.name: group.slo.thresholds() for group in groups if group.name}
-    path = critical_path(record)
     headline = headline_summary(record, parts, metrics, good if limited else None, apart, window)
     verdict = slo_summary(groups, metrics, completed, record.status == STATUS_REJECTED)
-    binds, nearest = binding_summary(record, window), nearest_limit(record, metrics, path, verdict["slo"])
+    binds = binding_summary(record, window)
+    release_memory(len(record.runs["client"]))
+    settling = settling_summary(record, metrics, groups, window)
+    path = critical_path(record)   # after those that take more memory
+    nearest = nearest_limit(record, metrics, path, verdict["slo"])
     return {
         "requests": _requests(record, metrics),
         "headline": headline,
-        "settling": settling_summary(record, metrics, groups, window),
+        "settling": settling,
         "makespan_s": makespan,
-        "latency": {name: sample.stats() for name, sample in latency.items()},
+        "latency": latency,
         "tokens": {
             "answers": answers, "output": output, "prompt": prompt,
             "cached": int(metrics.cached_tokens[completed].sum()),
@@ -150,6 +146,17 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "clients": _clients(record, usages),
         "counters": dict(sorted(record.counters.items())),
     }
+
+
+def _latency(record: RunRecord, parts: Answer, metrics: RequestMetrics, completed: BoolArray) -> dict[str, object]:
+    def stats(name: str, rows: BoolArray) -> object:
+        return Distribution(getattr(metrics, f"{name}_ns")[rows], divisor=NS_PER_S).stats()
+
+    found = {"ttft_s": stats("ttft", completed & (metrics.ttft_ns >= 0)),
+             "tpot_s": Distribution(metrics.tpot_s[completed]).stats(), "itl_s": itl(record, parts).stats()}
+    found |= {f"{name}_s": stats(name, completed) for name in ("e2e", "queue", "compute", "communication")}
+    handed_over = completed & (metrics.prefill_ttft_ns >= 0)
+    return found | ({"prefill_ttft_s": stats("prefill_ttft", handed_over)} if handed_over.any() else {})
 
 
 def _of_some(there: bool, module: str, *known: Any) -> dict[str, Any]:   # Any: what its function takes
