@@ -46,6 +46,7 @@ class ClientRetries(DispatchPart):
     def __init__(self, env: Clock, asked: Mapping[Stream, tuple[Retry, Draw]]) -> None:
         self._env = env
         self._offered_ns: dict[int, int] = {}   # request -> when its client offered it again, for the last time
+        self._late_ticks: dict[int, Tick] = {}   # request -> when its last offer is late: maybe long after its end
         self._rules = {stream: _Rules(policy_of(config), draw) for stream, (config, draw) in asked.items()}
 
     def arrived(self, request: Request) -> None:
@@ -59,7 +60,15 @@ class ClientRetries(DispatchPart):
         limit_ns = rules.policy.per_try_ns
         if limit_ns is not None:
             reason = f"{CLIENT_LATE}{limit_ns / 1e9:g} s"
-            self._env.tick_at(self._env._now + limit_ns, EXPIRY, partial(self._late, request, reason))
+            self._forget(request)
+            self._late_ticks[request.id] = self._env.tick_at(
+                self._env._now + limit_ns, EXPIRY, partial(self._late, request, reason))
+
+    def _forget(self, request: Request) -> None:
+        """Let go of an offer that is over."""
+        tick = self._late_ticks.pop(request.id, None)
+        if tick is not None:
+            tick.callbacks = []
 
     def _late(self, request: Request, reason: str, tick: Tick) -> None:
         if not request.over:
@@ -85,10 +94,12 @@ class ClientRetries(DispatchPart):
             return False
         budget.retrying += 1
         fresh = request.again()
+        request.tried = None   # as in `finished`
         alike = request.stream.only_stage is not None   # each offer asks for the same prompt
         if alike and fresh.content is None and fresh.tried is not None:   # prefix caches find what was computed
             fresh.content = content_again(fresh.tried)
         wait_ns = policy.wait_ns(number, partial(rules.draw, request.id))
+        self._forget(request)
         self.coordinator.fates.pop(request.id, None)
         self.coordinator.drop(request, fresh)
         self._env.tick_at(self._env._now + wait_ns, ARRIVAL, partial(self._again, fresh, rules))
@@ -105,6 +116,8 @@ class ClientRetries(DispatchPart):
     def finished(self, request: Request) -> None:
         rules = self._rules.get(request.stream)
         if rules is not None:
+            self._forget(request)
+            request.tried = None   # a cycle of references, which nothing would free during the run
             rules.budget.active -= 1
             if request.offered > 1:
                 rules.budget.retrying -= 1

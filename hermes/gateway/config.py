@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GatewayConfig", "MigrationConfig", "QueueConfig", "draws"]
 
+STREAMS = 1000
+
 
 class QueueConfig(ConfigModel):
     """Queue of requests for which no replica is ready, first come first served."""
@@ -199,13 +201,20 @@ class GatewayConfig(ConfigModel):
         found = [breaker_of(config) for config in (self.retry, self.router_retry) if config is not None]
         return [breaker for breaker in found if breaker is not None]
 
+
 def draws(seed: int, name: str = "backoff") -> Callable[[int], float]:
     """Return what draws the back-offs of each request from a stream of its own."""
-    streams: dict[int, np.random.Generator] = {}
+    streams: dict[int, np.random.Generator] = {}   # of the last requests that drew
+    drawn: dict[int, int] = {}
 
     def draw(request: int) -> float:
+        count = drawn.get(request, 0)
         if request not in streams:
             streams[request] = random_stream(seed, f"{name}/{request}")
+            streams[request].random(count)
+            if len(streams) > STREAMS:
+                del streams[next(iter(streams))]
+        drawn[request] = count + 1
         return float(streams[request].random())
 
     return draw

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 from hermes.core.client import Client
@@ -66,6 +66,13 @@ class Flow:
         """Queue a call by its order."""
         heappush(self._heap, (held.order, held.number, held))
         self.count += 1
+
+    def left(self) -> None:
+        """One of its calls does not wait any more; others leave by the end of the queue, and would stay in the heap."""
+        self.count -= 1
+        if len(self._heap) > 2 * self.count + 16:
+            self._heap = [each for each in self._heap if each[2].waits]
+            heapify(self._heap)
 
     def head(self) -> Held:
         """Return the first call that still waits; there is one."""

@@ -52,7 +52,7 @@ class Band:
         """Let a call leave."""
         flow = self._flows[held.tenant]
         held.waits = False
-        flow.count -= 1
+        flow.left()
         self.count -= 1
         self.num_bytes -= held.num_bytes
         if not flow.count:

@@ -22,9 +22,15 @@ class CallTimeOut(GatewayPart):
 
     def __init__(self, gateway: Gateway, env: Clock, limit_ns: int) -> None:
         self._gateway, self.env, self._limit_ns = gateway, env, limit_ns
+        self._ticks: dict[Call, Tick] = {}
 
     def asked(self, call: Call) -> None:
-        self.env.tick_at(self.env._now + self._limit_ns, EXPIRY, partial(self._late, call))
+        self._ticks[call] = self.env.tick_at(self.env._now + self._limit_ns, EXPIRY, partial(self._late, call))
+
+    def forgets(self, call: Call) -> None:
+        tick = self._ticks.pop(call, None)
+        if tick is not None:
+            tick.callbacks = []   # it may come long after, and would keep the call in memory
 
     def _late(self, call: Call, tick: Tick) -> None:
         if call.over:
