@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from hermes.core.record import RunRecord
 from hermes.errors import HermesError, InputError
 from hermes.results.figures.usage import client_names
 from hermes.results.files.arrow import arrow_table
-from hermes.results.files.frames import TABLES, Coded, Columns, step_decodes
+from hermes.results.files.frames import TABLES, Coded, Columns, step_decodes, table_parts
 from hermes.results.files.record_file import MOST_BYTES, RECORD, write_record
 from hermes.results.files.stored import FORMAT, KEPT_META, SCENARIO, StoredResults, digest_of, scenario_digest
 from hermes.results.files.trace import write_trace
@@ -60,12 +60,18 @@ def of_killed_run(folder: Path) -> bool:
     return (folder / RECORD).exists() and not (folder / "summary.json").exists()
 
 
-def write_table(path: Path, columns: Columns) -> None:
-    """Write a table: integers as differences, floats by bytes, which halves the file."""
+def write_table(path: Path, columns: Columns | Iterator[Columns]) -> None:
+    """Write a table, or its parts of `_ROWS` rows: integers as differences, floats by bytes, which halves the file."""
     import pyarrow.parquet as pq
 
-    table = arrow_table(columns)
-    pq.write_table(table, path, compression="zstd", row_group_size=_ROWS, **_packing(table.schema))
+    parts = map(arrow_table, iter((columns,)) if isinstance(columns, dict) else columns)
+    part = next(parts, None)
+    assert part is not None
+    with pq.ParquetWriter(path, part.schema, compression="zstd", **_packing(part.schema)) as writer:
+        while part is not None:
+            writer.write_table(part, row_group_size=_ROWS)
+            part = None   # before the next one is made
+            part = next(parts, None)
 
 
 def _packing(schema: pa.Schema) -> dict[str, Any]:
@@ -142,8 +148,8 @@ def write_results(
     scenario = _scenario_yaml(results)
     files: dict[str, Callable[[Path], None] | None] = {RECORD: lambda path: write_record(record, path)}
     files |= {
-        f"{name}.parquet": (lambda path, name=name: write_table(path, results.columns(name)))  # type: ignore[misc]
-        for name in TABLES if name != "steps"
+        f"{name}.parquet": (lambda path, name=name: write_table(path, table_parts(   # type: ignore[misc]
+            name, record, lambda: results.columns(name), _ROWS))) for name in TABLES if name != "steps"
     }
     files["steps.parquet"] = lambda path: _write_steps(record, path)
     files[SCENARIO] = None if scenario is None else lambda path: write_text(path, scenario)

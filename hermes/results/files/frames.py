@@ -8,6 +8,7 @@ a dictionary in Parquet.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STATUSES", "TABLES", "Coded", "Columns", "attempt_columns", "branch_columns", "held_columns", "membership_columns",
-    "seconds", "step_decodes", "table_columns", "to_frame",
+    "seconds", "step_decodes", "table_columns", "table_parts", "to_frame",
 ]
 
 STATUSES = ["unfinished", "completed", "rejected"]
@@ -153,6 +154,14 @@ def _of_fields(
     return out
 
 
+def _run_columns(record: RunRecord, runs: dict[str, IntArray]) -> Columns:
+    return _of_fields(RUN_COLUMNS, runs, {"client": client_names(record), "stopped": list(NAMES.values())})
+
+
+def _transfer_columns(record: RunRecord, sent: dict[str, IntArray]) -> Columns:
+    return _of_fields(TRANSFER_FIELDS, sent, dict.fromkeys(("src", "dst"), client_names(record)))
+
+
 def _clients(record: RunRecord) -> Columns:
     usages, window = client_usages(record), window_ns(record)
     rows = []
@@ -255,15 +264,14 @@ def membership_columns(record: RunRecord) -> Columns:
 
 def table_columns(name: str, record: RunRecord, metrics: RequestMetrics) -> Columns:
     """Return the columns of one of `TABLES`."""
-    names = client_names(record)
     if name == "requests":
         return _requests(record, metrics)
     if name == "stages":
         return _stages(record)
     if name == "runs":
-        return _of_fields(RUN_COLUMNS, record.runs, {"client": names, "stopped": list(NAMES.values())})
+        return _run_columns(record, record.runs)
     if name == "transfers":
-        return _of_fields(TRANSFER_FIELDS, record.transfers, {"src": names, "dst": names})
+        return _transfer_columns(record, record.transfers)
     if name == "clients":
         return _clients(record)
     if name == "utilisation":
@@ -273,6 +281,17 @@ def table_columns(name: str, record: RunRecord, metrics: RequestMetrics) -> Colu
     if name == "token_steps":
         return _token_steps(record)
     raise KeyError(name)
+
+
+def table_parts(name: str, record: RunRecord, whole: Callable[[], Columns], rows: int) -> Iterator[Columns]:
+    """Yield one of `TABLES` in parts of so many rows. whole: Returns it at once, for tables that are made so."""
+    table = {"runs": record.runs, "transfers": record.transfers}.get(name)
+    if table is None:
+        yield whole()
+        return
+    for low in range(0, max(len(table["start_ns"]), 1), rows):
+        part = {column: values[low:low + rows] for column, values in table.items()}
+        yield _run_columns(record, part) if name == "runs" else _transfer_columns(record, part)
 
 
 def to_frame(columns: Columns) -> pd.DataFrame:

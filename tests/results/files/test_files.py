@@ -178,6 +178,20 @@ def test_an_interrupted_write_leaves_no_torn_file(tmp_path: Path, monkeypatch: p
         open_run(tmp_path)
 
 
+def test_a_table_in_parts_is_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long run's runs are written some at a time: a row group each, as of the whole table."""
+    results = simulate("quickstart", overrides={"workload.requests": 60})
+    write_results(results, tmp_path / "whole")
+    monkeypatch.setattr(export, "_ROWS", 7)
+    write_results(results, tmp_path / "parts")
+    rows = len(results.record.runs["client"])
+    assert pq.ParquetFile(tmp_path / "parts" / "runs.parquet").num_row_groups == -(-rows // 7) > 3
+    for name in ("runs", "transfers"):
+        one, other = (pq.read_table(tmp_path / folder / f"{name}.parquet") for folder in ("whole", "parts"))
+        assert one.equals(other), name
+        assert one.schema.equals(other.schema, check_metadata=True), name
+
+
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
