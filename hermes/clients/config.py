@@ -316,14 +316,12 @@ class LLMClientConfig(ClientConfig):
     def resources(self, hardware: HardwareModel, base_dir: Path | None) -> ClientResources:
         """Return memory, power and price of each of the group's clients. Raises `InputError` if memory is missing."""
         info = hardware_info(hardware)
-        devices = self.num_devices(info)
+        devices = self.devices_of(info)
         device = self.device_of(info, base_dir)
         model = self.memory_model(info, base_dir)
         budget = self.engine_memory(hardware, base_dir)
         if self.parallel.pp > 1:   # each of the batches in flight has a part of the engine's devices and blocks
-            stages = self.parallel.pp
-            devices //= stages
-            budget = replace(budget, num_blocks=max(budget.num_blocks // stages, 1), devices=max(devices, 1))
+            budget = replace(budget, num_blocks=max(budget.num_blocks // self.parallel.pp, 1), devices=max(devices, 1))
         dollars, whose = price(self.price_per_hour, device)
         power = power_model(self.power, info, device, model, devices, base_dir)
         return ClientResources(devices, "" if device is None else device.name, budget, power, dollars, whose,
@@ -337,6 +335,10 @@ class LLMClientConfig(ClientConfig):
     def num_devices(self, info: HardwareInfo) -> int:
         """Return the devices of one client; with stages, of the whole engine."""
         return info.tp * info.pp if self.devices is None else self.devices
+
+    def devices_of(self, info: HardwareInfo) -> int:
+        """Return the devices of each of the group's clients: with stages, a part of the engine's."""
+        return self.num_devices(info) // self.parallel.pp
 
     def device_of(self, info: HardwareInfo, base_dir: Path | None) -> DeviceDescription | None:
         """Return the description of the device, None if it has none. Raises `InputError`."""

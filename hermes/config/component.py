@@ -57,7 +57,7 @@ class ConfigModel(BaseModel):
 
     def value_of(self, name: str) -> Any:   # Any: any field
         """Return the value of a field that only some components of a kind have; None for one without it."""
-        return getattr(self, name) if name in type(self).model_fields else None
+        return getattr(self, name) if name in type(self).__pydantic_fields__ else None   # `model_fields`, at once
 
     @classmethod
     def __get_pydantic_json_schema__(

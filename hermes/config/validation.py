@@ -88,11 +88,16 @@ def load(model: type[M], path: Path, file: str | None = None) -> M:
     Descriptions that ship with HERMES are read once per process: otherwise a simulation of a few requests would spend a
     third of its time on parsing them.
     """
-    if path.parent.is_relative_to(resource_dir("hw_profiles")) or path.parent == resource_dir("traces"):
+    if _ships(path):
         note_file(path)
         found: M = _shipped(model, path)
         return found
     return validate(model, load_yaml(path), file)
+
+
+@cache
+def _ships(path: Path) -> bool:
+    return path.parent.is_relative_to(resource_dir("hw_profiles")) or path.parent == resource_dir("traces")
 
 
 @cache

@@ -89,7 +89,7 @@ def sites(scenario: Scenario, clients: list[Any], base_dir: Path) -> list[Site]:
     for config in scenario.clients:
         group = clients[len(found):len(found) + len(config.names)]
         engine = group[0].role != "service"
-        gpus = config.resources(group[0].hardware, base_dir).devices if engine else 0
+        gpus = config.devices_of(hardware_info(group[0].hardware)) if engine else 0
         found += [Site(client.name, client.platform, gpus) for client in group]
     return found
 

@@ -60,8 +60,8 @@ class SchedulerConfig(ConfigModel):
     @property
     def options(self) -> SchedulerOptions:
         """The options that others read: the fields and properties of these names that this scheduler has."""
-        known = {name: getattr(self, name) for name in SchedulerOptions._fields if hasattr(type(self), name)
-                 or name in type(self).model_fields}
+        own, fields = type(self), type(self).__pydantic_fields__
+        known = {name: getattr(self, name) for name in SchedulerOptions._fields if name in fields or hasattr(own, name)}
         return SchedulerOptions(**known)
 
     def plans_ahead(self, defaults: EngineDefaults) -> bool:

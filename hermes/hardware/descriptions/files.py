@@ -102,4 +102,9 @@ def find(name_or_path: str | Path, base_dir: Path | None, folder: str, what: str
 
             raise unknown(folder, text, names)
         raise InputError(f"{what}: one of {', '.join(names)}, or a path", text, suggestion=suggest(text, names))
-    return resource_dir("hw_profiles") / folder / f"{text}.yaml"
+    return _file(folder, text)
+
+
+@cache   # an equal path each time would be slower to make, and to look up
+def _file(folder: str, name: str) -> Path:
+    return resource_dir("hw_profiles") / folder / f"{name}.yaml"
