@@ -13,21 +13,11 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BoolArray", "FloatArray", "IntArray", "compact", "constant", "exp", "log", "log1p", "log2", "power"]
+__all__ = ["BoolArray", "FloatArray", "IntArray", "exp", "log", "log1p", "log2", "power"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-
-
-def constant(value: int, length: int) -> IntArray:
-    """Return a read-only column of equal integers that takes no memory."""
-    return np.broadcast_to(np.int64(value), length)
-
-
-def compact(column: IntArray) -> IntArray:
-    """Return a column; if all its integers are equal, as one that takes no memory."""
-    return constant(column[0], len(column)) if len(column) and (column == column[0]).all() else column
 
 
 def exp(x: npt.ArrayLike) -> FloatArray:

@@ -17,13 +17,25 @@ import numpy.typing as npt
 
 from hermes.arrays import IntArray
 
-__all__ = ["RowLog", "StepLog", "release_memory"]
+__all__ = ["RowLog", "StepLog", "compact", "constant", "release_memory"]
 
 
 _ROWS = 8192
 _NOTHING: npt.NDArray[np.integer] = np.empty(0, dtype=np.int32)
 _CHUNK = 1 << 14
 _MANY = 1 << 17
+
+
+def constant(value: int, length: int) -> IntArray:
+    """Return a read-only column of equal integers that takes no memory."""
+    return np.broadcast_to(np.int64(value), length)
+
+
+def compact(column: IntArray) -> IntArray:
+    """Return a column; if all its integers are equal, as one that takes no memory."""
+    if not len(column) or not (column == column[0]).all():
+        return column
+    return np.broadcast_to(column[:1].copy(), len(column))
 
 
 def release_memory(rows: int) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hermes.arrays import IntArray, constant
+from hermes.arrays import IntArray
+from hermes.core.columns import constant
 
 if TYPE_CHECKING:
     from hermes.core.joined_hashes import JoinedHashes

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.arrays import FloatArray, IntArray, compact
+from hermes.arrays import FloatArray, IntArray
 from hermes.core.client import Client, Columns
-from hermes.core.columns import RowLog
+from hermes.core.columns import RowLog, compact
 from hermes.core.network import Network
 from hermes.core.record import Describe, Labels, Offered, RunRecord
 from hermes.core.request import Stream

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hermes.arrays import BoolArray, FloatArray, IntArray, constant
+from hermes.arrays import BoolArray, FloatArray, IntArray
+from hermes.core.columns import constant
 from hermes.core.record import RunRecord
 from hermes.results.distribution import Distribution
 from hermes.units import NS_PER_S

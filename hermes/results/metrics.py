@@ -35,7 +35,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.arrays import BoolArray, FloatArray, IntArray, compact, constant
+from hermes.arrays import BoolArray, FloatArray, IntArray
+from hermes.core.columns import compact, constant
 from hermes.core.record import ATTEMPT_OUTCOMES, STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.branches import branch_metrics, branches_by_request, once_per_generation
 from hermes.results.distribution import Distribution, WeightedSample

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hermes.arrays import IntArray, compact
+from hermes.arrays import IntArray
+from hermes.core.columns import compact
 from hermes.core.record import Labels
 from hermes.core.request import Stream
 from hermes.core.request_table import NamedColumn, RequestTable

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.arrays import IntArray, constant
+from hermes.arrays import IntArray
 from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.config.retries import ClientRetry
 from hermes.config.streams import stream
+from hermes.core.columns import constant
 from hermes.core.record import APART, Offered
 from hermes.core.request_table import ANY_NUMBER, RequestTable
 from hermes.errors import InputError, Verbatim

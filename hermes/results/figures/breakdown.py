@@ -29,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from hermes.arrays import BoolArray, IntArray, compact, constant
+from hermes.arrays import BoolArray, IntArray
+from hermes.core.columns import compact, constant
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.branches import generations
 from hermes.results.distribution import Distribution

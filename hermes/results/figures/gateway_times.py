@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from hermes.arrays import BoolArray, IntArray, compact, constant
+from hermes.arrays import BoolArray, IntArray
+from hermes.core.columns import compact, constant
 from hermes.core.record import RunRecord
 from hermes.results.metrics import rows_before
 
