@@ -8,7 +8,7 @@ steps one by one create their events at different moments, and must still agree 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeAlias
@@ -95,7 +95,7 @@ class Clock(Environment):
     def __init__(self) -> None:
         super().__init__(initial_time=0)
         self._priority = 0   # of the event that happens
-        self.shared: dict[Any, Any] = {}   # Any: stores, links, what clients share by name
+        self.shared: dict[Hashable, Any] = {}   # Any: stores, links, what clients share by name
         self.halted = False
         self._end = Tick(self, _nothing)   # behind all other events of a run
 
@@ -115,12 +115,13 @@ class Clock(Environment):
 
     def step(self) -> None:
         """Process one event (SimPy's `run` calls it; the kernel calls `drain`)."""
-        queue: list[Any] = self._queue   # Any: as of `call_at`
-        if not queue or type(queue[0][3]) is not list:
+        first: object = self._queue[0][3] if self._queue else None
+        if not isinstance(first, list):
             super().step()
             return
-        self._now, self._priority, _count, call = heappop(queue)
-        call[0](call)
+        now, self._priority, _count, _call = heappop(self._queue)
+        self._now = int(now)
+        first[0](first)
 
     def pending(self) -> Tick:
         """Return an event for a process to wait for, which `happen` triggers."""

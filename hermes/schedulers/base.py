@@ -50,11 +50,11 @@ SCHEDULERS: Registry[SchedulerConfig] = Registry("schedulers", "a scheduler", {
 class LLMScheduler:
     """Base of the LLM schedulers. Subclasses write `plan`, and may override `can_ever_fit` and `wants_cut`."""
 
-    # Beyond 30 attributes Python gives an object a dict, and looks all of them up at each use.
+    # Beyond 30 attributes Python looks all of them up in a dict at each use. The dict is for others' attributes.
     __slots__ = (
-        "_counts", "_run", "_split", "ahead", "engine", "fcfs", "group", "holding", "left", "max_num_batched_tokens",
-        "max_num_seqs", "num_admissions", "num_preemptions", "partial", "parts", "pool", "running", "stopped",
-        "waiting",
+        "__dict__", "_counts", "_run", "_split", "ahead", "engine", "fcfs", "group", "holding", "left",
+        "max_num_batched_tokens", "max_num_seqs", "num_admissions", "num_preemptions", "partial", "parts", "pool",
+        "running", "stopped", "waiting",
     )
 
     ticks_every_step: ClassVar[bool] = True

@@ -44,7 +44,7 @@ MUTATIONS = [
     Mutation("2", "running sequences do not use up the budget", C, "_literal_plan",
              r"budget -= n\n +rows -= n \+ spare", "pass", "given/small-budget-0"),
     Mutation("5", "one sequence more than `max_num_seqs` is admitted", C, "_admit_waiting",
-             r"slots, caching = self\.max_num_seqs", "slots, caching = self.max_num_seqs + 1",
+             r"slots = self\.max_num_seqs", "slots = 1 + self.max_num_seqs",
              "recorded/few-seats-141"),
     Mutation("6", "a prompt over the budget is not cut", C, "_admit_waiting",
              r"if not self\.chunking:", "if True:", "given/small-budget-0"),

@@ -67,8 +67,8 @@ class Answer:
 
     Args:
         load: The hardest load that is met; None if not even the easiest one tried is.
-        next_load: The next harder one on the grid, which is missed; None if none was missed. Any harder one where the
-            answer is only the start for all seeds together.
+        next_load: The next harder one on the grid, which is missed; None if none was missed. Where the
+            answer is only the start for all seeds together, any harder one.
         complete: False if the search ended by the number of runs: the answer is between `load` and `next_load`.
     """
 
