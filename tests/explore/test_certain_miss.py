@@ -85,6 +85,7 @@ def trial(rng: np.random.Generator) -> dict[str, Any]:
                     "percentile": float(rng.choice([90.0, 99.0]))}}
 
 
+@pytest.mark.drawn(one_of=3)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_search_comes_to_the_same_verdict(seed: int, tmp_path: Any) -> None:
     """With the arrivals that a search makes longer until a simulation has settled."""
