@@ -282,7 +282,7 @@ def _down(index: int, client: dict[str, Any], seed: int, kind: str) -> list[int]
     return [time for _, time, state, _ in found.members(index) if state == "down" and time < 200000]
 
 
-@quick_and_full(10, 50)
+@quick_and_full(10, 100)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 4]), st.sampled_from(["device", "node", "crash"]),
        st.sampled_from([{"tp": 8}, {"dp": 8}, {"pp": 4, "tp": 2}]))
 def test_eight_devices_fail_eight_times_as_often_and_another_replica_changes_nothing(
