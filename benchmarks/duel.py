@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,14 +160,15 @@ def scenario(case: Case, workload: dict[str, Any]) -> dict[str, Any]:
     return {"seed": 1, "workload": workload, "clients": [client], "router": {"kind": case.router}}
 
 
-def child(command: list[str], **environment: str) -> Run:
-    """Run a process on one core, and return what it used and printed."""
-    with tempfile.TemporaryFile("w+") as out:
-        done = subprocess.Popen(command, stdout=out, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment)
+def child(command: list[str], folder: Path, **environment: str) -> Run:
+    """Run a process in a folder without sources, and return what it used and printed; its log goes to a file there."""
+    with tempfile.TemporaryFile("w+") as out, (folder / "log.txt").open("w") as log:
+        done = subprocess.Popen(command, stdout=out, stderr=log, cwd=folder,
+                                env=os.environ | {"OMP_NUM_THREADS": "1", "DYN_LOG": "error"} | environment)
         _, status, used = os.wait4(done.pid, 0)
         done.returncode = os.waitstatus_to_exitcode(status)
         if done.returncode:
-            raise SystemExit(f"{command[0]} ended with {done.returncode}")
+            raise SystemExit(f"{command[0]} ended with {done.returncode}:\n{(folder / 'log.txt').read_text()[-2000:]}")
         out.seek(0)
         requests, prompts, answers, hits = json.loads(out.read().splitlines()[-1])
     return Run(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, (requests, prompts, answers), hits)
@@ -183,23 +185,28 @@ def drift() -> tuple[float, float]:
     return statistics.pstdev(cpu) / statistics.mean(cpu), max(1 - statistics.mean(cpu) / statistics.mean(wall), 0.0)
 
 
+def written(name: str, folder: Path) -> tuple[dict[str, Any], float]:
+    """Write the traces of a case; return our workload, and the CPU seconds that it took."""
+    began = time.process_time()
+    return CASES[name].workload(folder), time.process_time() - began
+
+
 def duel(name: str, case: Case, other: str, compiled: str | None, repeats: int) -> dict[str, Any]:
     """Let both run a case in turn, print a line of each, and return their figures."""
     sides: dict[str, list[Run]] = {}
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        began = time.process_time()
-        workload = case.workload(folder)
-        importing = time.process_time() - began
+        with ProcessPoolExecutor(1) as process:   # its memory would count as that of each child
+            workload, importing = process.submit(written, name, folder).result()
         asked = json.dumps(scenario(case, workload))
         question = json.dumps([*case.arguments(folder), str(folder / "report.json")])
         for turn in range(repeats):
-            sides.setdefault("other", []).append(child([other, "-c", OTHER, question]))
+            sides.setdefault("other", []).append(child([other, "-c", OTHER, question], folder))
             ours = [sys.executable, "-c", OURS, asked]
-            sides.setdefault("pure", []).append(child([*ours, str(folder / f"{turn}")], PYTHONPATH=str(ROOT)))
+            sides.setdefault("pure", []).append(child([*ours, str(folder / f"{turn}")], folder, PYTHONPATH=str(ROOT)))
             if compiled:
                 sides.setdefault("compiled", []).append(
-                    child([*ours, str(folder / f"{turn}c")], PYTHONPATH=compiled))
+                    child([*ours, str(folder / f"{turn}c")], folder, PYTHONPATH=compiled))
     print(f"{name}: {case.title}; traces written in {importing:.1f} s of CPU")
     figures: dict[str, Any] = {}
     theirs = statistics.median(run.cpu_s for run in sides["other"])
@@ -210,6 +217,8 @@ def duel(name: str, case: Case, other: str, compiled: str | None, repeats: int) 
         print(f"  {side:9} {cpu:7.2f} s {ratio} {max(run.rss_bytes for run in runs) / 1e6:7,.0f} MB  "
               f"{requests:,} requests, {prompts:,} + {answers:,} tokens, {runs[0].hits:.2%} hits", flush=True)
         figures |= {f"{name}_{side}_cpu_s": cpu, f"{name}_{side}_rss_bytes": max(run.rss_bytes for run in runs)}
+    if len({runs[0].hits for runs in sides.values()}) > 1:
+        print("  hits differ")
     if len({runs[0].counts for runs in sides.values()}) > 1:
         print("  counts differ")
     return figures
@@ -218,19 +227,20 @@ def duel(name: str, case: Case, other: str, compiled: str | None, repeats: int) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--other", metavar="PYTHON", required=True)
-    parser.add_argument("--compiled", metavar="FOLDER")
+    parser.add_argument("--compiled", metavar="FOLDER", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), help="these cases only")
     parser.add_argument("--anyway", action="store_true", help="also on a machine that is not quiet")
     parser.add_argument("--json", metavar="FILE", help="write the figures as flat JSON")
     asked = parser.parse_args()
+    compiled = None if asked.compiled is None else str(asked.compiled.resolve())
     varies, waits = drift()
     print(f"this machine: a piece of work varies by {varies:.1%} and waits for {waits:.1%} of its time")
     if (varies > LOUD or waits > WAITS) and not asked.anyway:
         raise SystemExit(f"not quiet (at most {LOUD:.0%} and {WAITS:.0%}): end other work, or use --anyway")
     figures: dict[str, Any] = {"varies": varies, "waits": waits}
     for name in asked.only:
-        figures |= duel(name, CASES[name], asked.other, asked.compiled, asked.repeats)
+        figures |= duel(name, CASES[name], asked.other, compiled, asked.repeats)
     if asked.json:
         Path(asked.json).write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         print(f"written to {asked.json}")
