@@ -167,11 +167,11 @@ def objects_of(scenario: Scenario) -> tuple[list[Keys], list[str]]:
     if isinstance(router, LlmDConfig):
         found.append(EndpointPickerConfig.of(router, gateway))
         notes += _notes_of(gateway)
-    if gateway is not None and (not found or gateway.orders is None or any(
-            getattr(gateway, key) != GatewayConfig.model_fields[key].default for key in ROUTED)):
-        found.append(HTTPRoute.of(gateway, BESIDE_PICKER if found else ()))
-    elif gateway is not None:
-        HTTPRoute.of(gateway, BESIDE_PICKER)   # refuses what it cannot say
+    if gateway is not None:
+        route = HTTPRoute.of(gateway, BESIDE_PICKER if found else ())   # refuses what it cannot say
+        if not found or gateway.orders is None or any(
+                getattr(gateway, key) != GatewayConfig.model_fields[key].default for key in ROUTED):
+            found.append(route)
     names = names_of([f"{scenario.name}-{group.name}" for group in scenario.clients])
     for place, (group, name) in enumerate(zip(scenario.clients, names, strict=True)):
         fleet = group.value_of("fleet")
@@ -195,11 +195,13 @@ def objects_of(scenario: Scenario) -> tuple[list[Keys], list[str]]:
 
 def _notes_of(gateway: GatewayConfig | None) -> list[str]:
     """Return what requests have to say for themselves; refuses what they cannot."""
-    notes = []
-    for name, own in ({} if gateway is None else gateway.classes).items():
+    notes: list[str] = []
+    if gateway is None:
+        return notes
+    for name, own in gateway.classes.items():
         refuse_set(own, ("ttl", "ceiling"), f"gateway.classes.{name}", NO_FIELD)
         notes.append(f"gateway.classes.{name}: its requests name an InferenceObjective of priority {own.priority}" + (
             "" if own.ttft is None else f", and have a header with the TTFT, {own.ttft * 1000:g} ms"))
-    for name, tenant in ({} if gateway is None else gateway.tenants).items():
+    for name, tenant in gateway.tenants.items():
         refuse_set(tenant, ("budget",), f"gateway.tenants.{name}", NO_FIELD)
     return notes

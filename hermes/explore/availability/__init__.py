@@ -202,8 +202,7 @@ class _Base:
         self.steady: Row = {}   # figures of the fullest state
         self.fleets: dict[str, int] = {}
         for place, config in enumerate(checked.clients):
-            fleet = config.value_of("fleet")
-            if fleet is not None:
+            if fleet := config.value_of("fleet"):
                 self.fleets[config.name] = place
                 self._check(place, fleet)
         if not any(failure.every for _, failure in self._failures()):
