@@ -65,8 +65,7 @@ class LLMClient(LLMReadings):
 
     __slots__ = (
         "_flight", "_given_up", "_hooked", "_max_run", "_moved", "_own_queue", "_price", "_runs", "_start", "_unseen",
-        "_waits",
-        "after_ns", "another", "cache_log", "emitted", "env", "events", "hardware", "index", "input_tokens",
+        "_waits", "after_ns", "another", "cache_log", "emitted", "env", "events", "hardware", "index", "input_tokens",
         "kv_bytes_per_token", "late_log", "limits", "model", "name", "num_assigned", "num_layers", "num_steps",
         "output_tokens", "parts", "pauses", "platform", "returns_together", "role", "scheduler", "scrapes", "stack",
         "stages", "step_parts", "steps", "tiers", "tracks",

@@ -109,7 +109,7 @@ class RowLog:
             packed, i = self._packed, self._places[name]
             first = packed[0][i][0] if packed else 0
             if all((piece[i] == first).all() for piece in packed):
-                out[name] = np.broadcast_to(np.array(first, dtype=np.int64), self._count)
+                out[name] = constant(int(first), self._count)
             else:
                 small = name in self.narrow and all(piece[i].dtype == np.int32 for piece in packed)
                 column: npt.NDArray[Any] = np.empty(   # Any: int32 has no type in common with `IntArray`

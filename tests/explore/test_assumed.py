@@ -48,7 +48,7 @@ def test_three_alternatives_are_simulated_at_least(each: int, most: int, monkeyp
     monkeypatch.setattr(assumed, "assumes_of", lambda *_, rows: given.append(rows) or [])
     record = SimpleNamespace(runs={"client": range(each // 2)}, stages={"client": range(each - each // 2)})
     sizing = SimpleNamespace(run=(None, SimpleNamespace(record=record)))
-    assert assumes_of_best(sizing) == []  # type: ignore[arg-type]
+    assert assumes_of_best(sizing) == []  # type: ignore[arg-type]  # a stand-in
     assert given[0] // each == most
 
 

@@ -146,7 +146,7 @@ def test_a_client_more_is_checked_once_it_is_the_cheapest() -> None:
                      for m, one in known.items()]
             found.append(Found(kind, "mixed", tried[0], tried))
         seeds = Seeds({3: 2, 4: 3, 2: 3})
-        answer = checked(seeds, Sizing("x", None, {}, found, []))  # type: ignore[arg-type]
+        answer = checked(seeds, Sizing("x", None, {}, found, []))  # type: ignore[arg-type]  # no scenario is read
         return [one.label for one in answer.meets], [label for label in seeds.ran if label.startswith("4 x")]
 
     assert ran(4.0) == (["2 x h200 TP2", "4 x h100-sxm TP1"], ["4 x h100-sxm TP1, seed 1"])

@@ -56,7 +56,7 @@ class Growing:
     (0.7, 1.02, 4), (0.42, 1.02, 4), (0.95, 1.05, 3), (0.95, 1.10, 3), (0.3, 1.005, 6), (0.999, 1.3, 3)])
 def test_the_highest_load_is_found_in_few_simulations(share: float, factor: float, most: int) -> None:
     trials = Growing(share, factor)
-    found = headroom_of(trials, CLIENTS, Tried(Kind("h100-sxm", 1), (1,), None, trials.row(0)))  # type: ignore[arg-type]
+    found = headroom_of(trials, CLIENTS, Tried(Kind("h100-sxm", 1), (1,), None, trials.row(0)))  # type: ignore[arg-type]  # a stand-in
     level = math.floor(-math.log(share) / math.log(factor))
     assert found == pytest.approx(1.01**level - 1)
     assert len(trials.ran) <= most, trials.ran
