@@ -249,9 +249,12 @@ def _validator(cls: type, kind: str) -> SchemaValidator:
 
 
 def _core_schema(cls: type) -> core_schema.CoreSchema:
-    adapter: TypeAdapter[object] = TypeAdapter(cls)
-    adapter.rebuild()   # deferred until now
-    return adapter.core_schema
+    """Return the schema of a component. Its class is completed, which was deferred: pydantic before 2.14 refuses to
+    write a model that holds an instance of an incomplete class."""
+    if issubclass(cls, BaseModel):
+        cls.model_rebuild()
+        return cls.__pydantic_core_schema__
+    return TypeAdapter(cls).core_schema
 
 
 class Shorthand:
