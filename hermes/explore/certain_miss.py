@@ -81,12 +81,13 @@ class CertainMiss(DispatchPart):
     Attributes:
         found: Metric that is missed, once that is certain.
         late: Requests that missed it by then.
+        by_far: Whether it was missed `BY_FAR`.
         at_ns: When.
     """
 
     def __init__(self, limits: Mapping[str, float], percentile: float, times: float) -> None:
         self.limits, self.percentile, self.times = dict(limits), percentile, times
-        self.found, self.late, self.at_ns = "", 0, -1
+        self.found, self.late, self.at_ns, self.by_far = "", 0, -1, False
         self._open: dict[int, _Open] = {}
         self._until_check = 0
 
@@ -110,7 +111,7 @@ class CertainMiss(DispatchPart):
             return {}
         return {"requests.total": self.total, "slo.pass": False, "settling.settled": None,
                 "settling.late_misses": True, "stopped.at_s": self.at_ns / NS_PER_S,
-                "stopped.by_far": self.times >= BY_FAR, "stopped.metric": self.found,
+                "stopped.by_far": self.by_far, "stopped.metric": self.found,
                 "stopped.percentile": self.percentile, "stopped.limit_s": self.limits[self.found],
                 "stopped.late": self.late, "stopped.of": self.total}
 
@@ -153,7 +154,9 @@ class CertainMiss(DispatchPart):
             if count >= self._ask_again[metric]:
                 for one in self._open.values():   # those on time as well
                     self._look(one, now, over=False)
-                if self._lasts(metric, now):
+                beyond = self._lasting(metric, now)
+                if beyond > self.times:
+                    self.by_far = beyond > BY_FAR
                     self.found, self.late, self.at_ns = metric, count, now
                     self.coordinator.env.tick_at(now, SETTLED, self._end)
                     return
@@ -200,9 +203,9 @@ class CertainMiss(DispatchPart):
             return None
         return seq.first_token_ns + token_delay_ns(client, seq.first_step)
 
-    def _lasts(self, metric: str, now: int) -> bool:
-        """Whether requests of the second half of the arrivals so far miss a limit for certain. Those that are still
-        open have no verdict yet: the half ends before the first of them."""
+    def _lasting(self, metric: str, now: int) -> float:
+        """Return how many times the allowed share of the requests of the second half of the arrivals so far is beyond a
+        limit for certain. Those that are still open have no verdict yet: the half ends before the first of them."""
         arrival = self.coordinator.arrivals.times_ns
         state = np.frombuffer(self._state[metric], dtype=np.int8)
         came = (arrival >= 0) & (arrival <= now)
@@ -212,7 +215,7 @@ class CertainMiss(DispatchPart):
         middle = (first + end) // 2
         inside = came & (arrival > middle) & (arrival <= end)
         if not inside.any():
-            return False
+            return 0.0
         allowed = 1.0 - self.percentile / 100
         found = share_beyond(state[inside] == LATE, arrival[inside], middle, end, allowed)
-        return found.low > self.times * found.allowed
+        return found.low / max(found.allowed, 1e-12)   # none may be beyond a limit of the 100th percentile

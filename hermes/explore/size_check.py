@@ -52,6 +52,7 @@ Extended = Callable[["Sizing"], "Sizing"]
 SEEDS = 3
 TIMES, ENOUGH = 3.0, 20_000   # arrivals at most so many times as long, as far as that makes so many requests
 ENOUGH_LONG = 60_000          # the same of the longer simulations
+DOUBTFUL = 0.8                # share of its limit that a latency has, beyond which other seeds often miss
 LITTLE = 0.05                 # headroom, relative, below which there are longer simulations
 MOST_ROUNDS = 12
 
@@ -183,10 +184,13 @@ def _longer(trials: Trials, verdicts: Verdicts, changes: Changes) -> Verdicts:
 
 
 def _verdicts(trials: Trials, tried: Tried, changes: Changes, all_seeds: bool) -> Verdicts:
-    """Simulate a layout with the other seeds: with all of them, or with one after the other until one misses."""
+    """Simulate a layout with the other seeds: with one after the other until one misses, or with all of them; the last
+    is left out where the layout is near a limit and the first two miss."""
     seeds = _seeds(trials)
     times = times_as_long(tried.row.get("requests.total"), ENOUGH)
-    return _run(trials, tried, changes, [seeds] if all_seeds else [[seed] for seed in seeds], times)
+    batches = [[seed] for seed in seeds] if not all_seeds else (
+        [seeds[:2], seeds[2:]] if _used(tried.row) > DOUBTFUL else [seeds])
+    return _run(trials, tried, changes, batches, times)
 
 
 def _seeds(trials: Trials) -> range:
@@ -200,8 +204,8 @@ def times_as_long(requests: float | None, enough: int) -> float:
 
 def _run(trials: Trials, tried: Tried, changes: Changes, batches: Sequence[Sequence[int]], times: float,
          until_missed: float = CERTAIN) -> Verdicts:
-    """Simulate a layout with batches of seeds, until one misses. The figures are those of the first that does, or of
-    the first."""
+    """Simulate a layout with batches of seeds, until all of a batch miss. The figures are those of the first that
+    misses, or of the first."""
     settings = changes(tried.kind, tried.clients)
     found: list[Tried] = []
     for batch in batches:
@@ -209,7 +213,7 @@ def _run(trials: Trials, tried: Tried, changes: Changes, batches: Sequence[Seque
         rows = trials.run({label: (settings, seed) for label, seed in labels.items()}, times, until_missed=until_missed)
         found += [replace(tried, misses=missed(rows[label]), row=rows[label], seed=seed, length=trials.lengths[label])
                   for label, seed in labels.items()]
-        if found[-1].misses is not None:
+        if all(one.misses is not None for one in found[-len(batch):]):
             break
     shown = next((one for one in found if one.misses is not None), found[0])
     return Verdicts(shown, [one.misses for one in found], near_limit([one.row for one in found]), times,
