@@ -232,8 +232,15 @@ class PrefixBlockPool(BlockPool):
         if self.hash_lookahead:
             num_tokens = min(num_tokens, seq.num_tokens - self.hash_lookahead)
         full = num_tokens // self.block_size
-        if full > chain.end:
-            self._hash(chain, full)
+        if full <= chain.end:
+            return
+        if full <= chain.name_end and self.log is None and chain.parts:   # what a decode adds, mostly
+            last, known = chain.parts[-1], self._index.by_name.get(chain.name)
+            if last.refs == 1 and (known is last or (type(known) is list and known[-1] is last)):   # as in `_hash`
+                self._version += 1
+                last.hi = chain.end = full
+                return
+        self._hash(chain, full)
 
     def _hash(self, chain: Chain, full: int) -> None:
         """Hash the blocks up to `full`, which are full (visible within the same step)."""
