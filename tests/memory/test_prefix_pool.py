@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from naive_pool import NaivePool, NaiveSequence
 
-from hermes.core.block_hashes import HashedPrompt
+from hermes.core.block_hashes import GroupPrefix, HashedPrompt
 from hermes.core.generation import Generation
 from hermes.memory import PrefixBlockPool
 
@@ -113,6 +113,17 @@ def test_a_hit_is_whole_blocks_and_never_everything() -> None:
     computed(pool, 1, 10, shared=10)
     assert [pool.hit_tokens(wanting(n)) for n in (4, 5, 8, 9, 12, 13)] == [0, 4, 4, 8, 8, 8]
     assert pool.hit_tokens(wanting(13, group=1)) == 0
+
+
+def test_a_remembered_lookup_ends_with_a_longer_segment() -> None:
+    pool = PrefixBlockPool(20, 4)
+    writes, waits = (Generation(20, 4, arrival_order=i, content=GroupPrefix(1, 20)) for i in (1, 2))
+    pool.admit(writes, 20, 4)
+    found = [pool.hit_tokens(waits)]
+    for tokens in (8, 11, 16):
+        pool.commit(writes, tokens)   # which extends the segment of the first block
+        found.append(pool.hit_tokens(waits))
+    assert found == [4, 8, 8, 16]
 
 
 def test_blocks_are_shared_and_counted_once() -> None:
