@@ -98,17 +98,21 @@ class ConversationText:
     A conversation is one text that only grows, so a position identifies its token in every turn. The text begins with
     the first `shared_tokens` tokens of the text of `group` (a system prompt). A block that reaches beyond them belongs
     to the conversation alone.
+
+    Attributes:
+        awaited: Whether no other request reads this text before the one that writes its end has ended.
     """
 
-    __slots__ = ("group", "num_tokens", "session", "shared_tokens")
+    __slots__ = ("awaited", "group", "num_tokens", "session", "shared_tokens")
 
-    def __init__(self, session: int, group: int, shared_tokens: int, num_tokens: int) -> None:
+    def __init__(self, session: int, group: int, shared_tokens: int, num_tokens: int, *, awaited: bool = False) -> None:
         self.session, self.group = session, group
         self.shared_tokens, self.num_tokens = shared_tokens, num_tokens
+        self.awaited = awaited
 
-    def up_to(self, num_tokens: int) -> ConversationText:
+    def up_to(self, num_tokens: int, *, awaited: bool = False) -> ConversationText:
         """Return the first `num_tokens` tokens of the same conversation."""
-        return ConversationText(self.session, self.group, self.shared_tokens, num_tokens)
+        return ConversationText(self.session, self.group, self.shared_tokens, num_tokens, awaited=awaited)
 
     def block_key(self, index: int, block_size: int) -> object:
         """Return the key of full block `index`, or None where the text ends before the block does."""
@@ -135,7 +139,7 @@ class AdapterText:
     def __init__(self, adapter: int, content: PromptContent | None) -> None:
         self.adapter, self.content = adapter, content
 
-    def up_to(self, num_tokens: int) -> AdapterText:
+    def up_to(self, num_tokens: int, *, awaited: bool = False) -> AdapterText:
         """Return the first `num_tokens` tokens of a conversation with the same adapter; another content is returned."""
         text = self.content
         return AdapterText(self.adapter, text.up_to(num_tokens)) if isinstance(text, ConversationText) else self

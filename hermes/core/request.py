@@ -152,7 +152,7 @@ class Request:
         self.continued = 0
         # only a conversation has answers that later turns repeat
         assert isinstance(content, ConversationText | AdapterText)
-        return content.up_to(self.prompt_tokens + tokens)
+        return content.up_to(self.prompt_tokens + tokens, awaited=self.stream.awaited)
 
     def view(self, kind: str, model: str = "") -> tuple[ClientView, ...]:
         """Return the present state of the clients that may serve a stage of a model ("" for the request's own)."""
@@ -176,6 +176,8 @@ class Stream:
         self.closed = table.users is not None
         # Whether the end of one request may start another.
         self.follows_up = self.closed or table.turn is not None or table.max_in_flight is not None
+        # Whether the answer of a turn is over, at its engine too, before another request reads it.
+        self.awaited = False
         self.coordinator = cast(Dispatcher, None)   # the coordinator sets it
 
     def requests(self) -> Iterator[Request]:

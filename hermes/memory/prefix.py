@@ -11,8 +11,8 @@ observed which physical block a sequence holds, so this pool does the same with 
 - A hit of a part of a segment splits it. Segments are not merged, except what a sequence hashes right after what it
   hashed last, where the result cannot differ.
 - A decode group takes blocks as a number (`take`). The blocks that a member writes are its own: no lookup can hit them
-  before it has left the group, so that they are hashed then (`commit`). Members whose answers have names that others
-  may look up (`answers_alone` is False) are hashed as they decode.
+  before it has left the group, so that they are hashed then (`commit`). Members whose answers others may look up by
+  name meanwhile (`answers_alone` is False) are hashed as they decode; the next turn of a conversation mostly waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 
 from hermes.compiled import mypyc_attr
-from hermes.core.block_hashes import name_runs, named_runs
+from hermes.core.block_hashes import ConversationText, name_runs, named_runs
 from hermes.memory.blocks import BlockHolder, BlockPool
 from hermes.memory.segments import Chain, FreeQueue, Segment, SegmentIndex
 
@@ -275,7 +275,10 @@ class PrefixBlockPool(BlockPool):
         chain = self._chains[seq]
         if chain.end >= chain.name_end:
             chain.next_name()
-        return chain.runs is None
+        if chain.runs is None:
+            return True
+        content = getattr(seq, "content", None)
+        return self.log is None and type(content) is ConversationText and content.awaited
 
     # -- giving back ---------------------------------------------------------------------------------------------
 

@@ -74,6 +74,7 @@ def build_requests(scenario: Scenario, base_dir: Path, pipelines: list[list[Weig
                    clients: list[Any]) -> Requests:
     """Return the requests of all workloads."""
     found = Requests([], [], [])
+    steady = scenario.gateway is None and all(client.value_of("fleet") is None for client in scenario.clients)
     first_id = first_number = 0
     for i, (config, entries) in enumerate(zip(scenario.workload, pipelines, strict=True)):
         with inside(f"workload.{i}"):
@@ -92,7 +93,11 @@ def build_requests(scenario: Scenario, base_dir: Path, pipelines: list[list[Weig
             drawn = draw_pipelines([entry.weight for entry in entries], len(table), scenario.seed, config.name)
             found.warnings.extend(check_lengths(table, entries, drawn, clients, config.name))
             pipeline = entries[0].pipeline if len(entries) == 1 else PipelineMix(entries, drawn, first_id)
-            found.streams.append(Stream(config.name, table, pipeline, entries[0].model, first_id))
+            stream = Stream(config.name, table, pipeline, entries[0].model, first_id)
+            # an attempt given up, a branch, or an engine that learns late of a stop token may still write
+            stream.awaited = steady and config.patience is None and config.retry is None and (
+                table.branch_tokens is None and table.max_new_tokens is None)
+            found.streams.append(stream)
             found.drawn.append(compact(drawn))
             first_id += len(table)
     if any(stream.table.hash_ids is not None for stream in found.streams):
