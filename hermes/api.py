@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from hermes.scenario.kv_range import KvEnds
 
 __all__ = ["InputError", "Results", "Scenario", "load_scenario", "open_run", "simulate"]
+
+atexit.register(gc.freeze)   # modules and simulations are full of cycles, which need not be freed one by one at exit
 
 
 def simulate(

@@ -19,6 +19,7 @@ from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
 from hermes.results.branches import branch_metrics
 from hermes.results.distribution import Distribution
+from hermes.results.figures.usage import ClientUsage, client_usages
 from hermes.results.measure import MeasureConfig, measure
 from hermes.results.slo import SloConfig, slo_given, slo_groups, within_slo
 from hermes.units import NS_PER_S
@@ -75,6 +76,11 @@ class Results:
         return _metrics.request_metrics(self.record, self.answer)
 
     @cached_property
+    def usages(self) -> list[ClientUsage]:
+        """Sums of each client."""
+        return client_usages(self.record)
+
+    @cached_property
     def summary(self) -> dict[str, Any]:
         """Nested dicts of plain numbers in a fixed order; None for what is undefined. After a simulation with
         `sources`: where step times come from (`hermes.scenario.step_sources`), and `assumes`: the defaults that the
@@ -89,7 +95,7 @@ class Results:
         """The summary without `sources` and `assumes`."""
         from hermes.results.figures.summary import summarise
 
-        summary = summarise(self.record, self.answer, self.metrics, self.slo, self.measure)
+        summary = summarise(self.record, self.answer, self.metrics, self.usages, self.slo, self.measure)
         if self.measure is not None:
             summary["measured"] = measure(self.record, self.measure)
         return summary
@@ -98,7 +104,7 @@ class Results:
         """Return one of `hermes.results.files.frames.TABLES` as columns."""
         from hermes.results.files.frames import table_columns
 
-        columns = table_columns(table, self.record, self.metrics)
+        columns = table_columns(table, self.record, self.metrics, self.usages)
         if table == "requests" and slo_given(groups := slo_groups(self.slo, self.record)):
             columns["slo_ok"] = within_slo(groups, self.metrics, self.record.status == STATUS_COMPLETED)
         return columns

@@ -288,7 +288,7 @@ def _int_lists(chunks: Iterable[pa.ListArray]) -> IntLists | None:
         flat = chunk.flatten()
         if chunk.null_count or flat.null_count:
             return None
-        values, lengths = _array(flat, np.int64), _array(chunk.value_lengths(), np.int32)
+        values, lengths = _array(flat, np.int64), np.diff(_array(chunk.offsets, np.int32))   # pyarrow.compute is slow
         sizes.append(lengths)
         new = []
         start = 0
