@@ -649,6 +649,26 @@ class ComposedModel:
         np.rint(ns, out=ns)
         return ns.astype(np.int64)
 
+    def write_ends(self, stats: StepStats, num_steps: int, ends: memoryview[int], pos: int, now_ns: int) -> int:
+        """Write the end times of a short run of decodes to `ends[pos:]`; return the last. `run_ns` in plain floats."""
+        seqs, windowed = stats.decode_seqs, self._windowed
+        lines = self._alone.get(seqs) if seqs == stats.sampled and not stats.lora_adapters else None
+        fixed, host, a, b, c, d = lines or (*self._parts(stats), *self._decode_lines(stats))
+        added, least = (0.0, host) if self.host.asynchronous else (host, 1.0)
+        context, uneven = stats.decode_ctx + seqs, self._uneven(stats)
+        for index in range(pos, pos + num_steps):
+            contexts = context + uneven
+            if windowed:
+                contexts = self.base.work.within(contexts, seqs)
+            read, launch = c + d * contexts, a + b * contexts
+            ns = fixed + (read if read > launch else launch) + added
+            if ns < least:
+                ns = least
+            now_ns += round(ns) if ns > 1.0 else 1
+            ends[index] = now_ns
+            context += seqs
+        return now_ns
+
     def step_ns(self, stats: StepStats) -> int:
         """Return the duration of one step in nanoseconds."""
         seqs = stats.decode_seqs
