@@ -50,10 +50,10 @@ def _each(function: Callable[..., float], x: npt.ArrayLike, beyond: float = math
     values = np.asarray(x, dtype=np.float64)
     given = values.ravel().tolist()
     try:
-        found = list(map(function, given, *map(repeat, more)))
+        found = np.fromiter(map(function, given, *map(repeat, more)), np.float64, len(given))
     except (ValueError, OverflowError):
-        found = [_one(function, value, beyond, *more) for value in given]
-    return np.array(found, dtype=np.float64).reshape(values.shape)
+        found = np.array([_one(function, value, beyond, *more) for value in given], dtype=np.float64)
+    return found.reshape(values.shape)
 
 
 def _one(function: Callable[..., float], value: float, beyond: float, *more: float) -> float:
