@@ -19,7 +19,6 @@ from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
 from hermes.results.branches import branch_metrics
 from hermes.results.distribution import Distribution
-from hermes.results.figures.usage import ClientUsage, client_usages
 from hermes.results.measure import MeasureConfig, measure
 from hermes.results.slo import SloConfig, slo_given, slo_groups, within_slo
 from hermes.units import NS_PER_S
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Group
 
+    from hermes.results.figures.usage import ClientUsage
     from hermes.results.files.frames import Columns
 
 __all__ = ["Results"]
@@ -78,6 +78,8 @@ class Results:
     @cached_property
     def usages(self) -> list[ClientUsage]:
         """Sums of each client."""
+        from hermes.results.figures.usage import client_usages
+
         return client_usages(self.record)
 
     @cached_property
