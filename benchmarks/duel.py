@@ -6,10 +6,11 @@ PYTHON: An interpreter with `ai-dynamo` 1.6 (`dynamo.replay`: its simulator's co
 FOLDER: A compiled build, as `make compiled` leaves it in build/compiled.
 
 Each run is a process of its own, from the trace to the files: CPU seconds and memory are the process's, imports with
-them. The trace is the other's own format; ours reads the table that it imports, once. Blocks are
-of 16 tokens, 80,000 a client, 256 sequences and 8,192 tokens a step. Each of the two prices steps in its own way, so
-requests, tokens and hits are compared, and what differs is said. A machine that is not quiet is refused: the same piece
-of work, timed twelve times, may vary by 4%, and may wait for a core for a twentieth of its time.
+them; the first one writes the bytecode of modules, which an installation has. The trace is the other's own format; ours
+reads the table that it imports, once. Blocks are of 16 tokens, 80,000 a client, 256 sequences and 8,192 tokens a step.
+Each of the two prices steps in its own way, so requests, tokens and hits are compared, and what differs is said. A
+machine that is not quiet is refused: the same piece of work, timed twelve times, may vary by 4%, and may wait for a
+core for a twentieth of its time.
 """
 
 from __future__ import annotations
@@ -164,7 +165,8 @@ def child(command: list[str], folder: Path, **environment: str) -> Run:
     """Run a process in a folder without sources, and return what it used and printed; its log goes to a file there."""
     with tempfile.TemporaryFile("w+") as out, (folder / "log.txt").open("w") as log:
         done = subprocess.Popen(command, stdout=out, stderr=log, cwd=folder,
-                                env=os.environ | {"OMP_NUM_THREADS": "1", "DYN_LOG": "error"} | environment)
+                                env=os.environ | {"OMP_NUM_THREADS": "1", "DYN_LOG": "error",
+                                                  "PYTHONDONTWRITEBYTECODE": ""} | environment)
         _, status, used = os.wait4(done.pid, 0)
         done.returncode = os.waitstatus_to_exitcode(status)
         if done.returncode:

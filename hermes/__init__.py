@@ -1,5 +1,7 @@
 """hermes: a discrete-event simulator for multi-stage LLM serving."""
 
+import gc
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,15 +17,15 @@ _API, _SWEEP = ("open_run", "simulate"), ("open_sweep", "run_sweep")
 
 def __getattr__(name: str) -> Any:
     """Import `hermes.simulate` and the like on first use, since they need most of the package."""
-    if name in _API:
-        from hermes import api
-
-        return getattr(api, name)
-    if name in _SWEEP:
-        from hermes import explore
-
-        return getattr(explore, name)
-    raise AttributeError(f"module 'hermes' has no attribute {name!r}")
+    if name not in (*_API, *_SWEEP):
+        raise AttributeError(f"module 'hermes' has no attribute {name!r}")
+    enabled = gc.isenabled()
+    gc.disable()   # imports make half a million objects, none of them garbage
+    try:
+        return getattr(import_module("hermes.api" if name in _API else "hermes.explore"), name)
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hermes import __version__
 from hermes.compiled import environment
 from hermes.core.reasons import Reason
+from hermes.dispatch.simulation import collection_paused
 from hermes.errors import InputError, warn_all
 from hermes.results import Results
 from hermes.scenario import Overrides, Scenario, load_scenario, resolved_yaml, with_settings
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from hermes.scenario.kv_range import KvEnds
 
 __all__ = ["InputError", "Results", "Scenario", "load_scenario", "open_run", "simulate"]
+
+atexit.register(gc.freeze)   # modules and simulations are full of cycles, which need not be freed one by one at exit
 
 
 def simulate(
@@ -57,8 +62,9 @@ def simulate(
     else:
         overrides = [*overrides, *(f"{name}={value}" for name, value in shorts.items())]
     started = time.perf_counter()
-    checked = load_scenario(scenario, overrides)
-    simulation = build(checked)
+    with collection_paused():
+        checked = load_scenario(scenario, overrides)
+        simulation = build(checked)
     warn_all(simulation.warnings)
     results = run_built(checked, simulation, started, progress, whole=whole)
     again = partial(simulate_again, checked) if alternatives else None

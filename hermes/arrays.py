@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -42,26 +42,23 @@ def log1p(x: npt.ArrayLike) -> FloatArray:
 
 def power(x: npt.ArrayLike, exponent: float) -> FloatArray:
     """Return each element, which is positive, to a power."""
-    return _each(partial(_power, exponent), x, math.inf)
+    return _each(math.pow, x, math.inf, exponent)
 
 
-def _power(exponent: float, value: float) -> float:
-    return math.pow(value, exponent)
-
-
-def _each(function: Callable[[float], float], x: npt.ArrayLike, beyond: float = math.nan) -> FloatArray:
-    """Return a function of each element. beyond: Its value where it raises `OverflowError`."""
+def _each(function: Callable[..., float], x: npt.ArrayLike, beyond: float = math.nan, *more: float) -> FloatArray:
+    """Return a function of each element, and of `more`. beyond: Its value where it raises `OverflowError`."""
     values = np.asarray(x, dtype=np.float64)
+    given = values.ravel().tolist()
     try:
-        found = [function(value) for value in values.ravel().tolist()]
+        found = np.fromiter(map(function, given, *map(repeat, more)), np.float64, len(given))
     except (ValueError, OverflowError):
-        found = [_one(function, value, beyond) for value in values.ravel().tolist()]
-    return np.array(found, dtype=np.float64).reshape(values.shape)
+        found = np.array([_one(function, value, beyond, *more) for value in given], dtype=np.float64)
+    return found.reshape(values.shape)
 
 
-def _one(function: Callable[[float], float], value: float, beyond: float) -> float:
+def _one(function: Callable[..., float], value: float, beyond: float, *more: float) -> float:
     try:
-        return function(value)
+        return function(value, *more)
     except OverflowError:
         return beyond
     except ValueError:

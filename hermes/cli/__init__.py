@@ -12,6 +12,7 @@ Any other exception is a bug and shows its traceback.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import sys
@@ -114,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if arguments is None:   # the process is ours: imports make half a million objects, none of them garbage
         gc.set_threshold(100_000)
+        atexit.register(gc.freeze)   # nor are they freed one by one at exit
     with guarded_streams(), warnings.catch_warnings():
         warnings.simplefilter("default", InputWarning)
         warnings.showwarning = shown_once()

@@ -17,7 +17,7 @@ from hermes.dispatch.coordinator import Coordinator
 from hermes.errors import HermesError
 from hermes.units import NS_PER_S
 
-__all__ = ["Progress", "Simulation"]
+__all__ = ["Progress", "Simulation", "collection_paused"]
 
 Progress = Callable[[int, int, float], None]
 """Called with requests done, requests in total, simulated seconds."""
@@ -63,7 +63,7 @@ class Simulation:
         for part in coordinator.parts:
             part.starts()
         coordinator.arrivals.start()
-        with _garbage_collection_paused():
+        with collection_paused():
             try:
                 env.drain(horizon, None if progress is None else self._watch(progress))
             except KeyboardInterrupt:
@@ -94,8 +94,9 @@ class Simulation:
 
 
 @contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """Pause garbage collection: the kernel makes few reference cycles, and scanning millions of objects is slow."""
+def collection_paused() -> Iterator[None]:
+    """Pause garbage collection: simulations make few cycles that are garbage, and scanning millions of objects is slow.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

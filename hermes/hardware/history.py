@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hermes.compiled import mypyc_attr
 from hermes.hardware.base import StepStats
 from hermes.hardware.descriptions.devices import DeviceDescription
 from hermes.hardware.operators import Work
@@ -48,6 +49,7 @@ class Arithmetic:
         return self.per_token * tokens + self.per_pair * pairs + self.per_row * stats.sampled
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class StepHistory:
     """The history of one client's steps."""
 

@@ -11,13 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
-
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import printable
+
+if TYPE_CHECKING:   # a run that writes files prints no table
+    from rich.console import Console, Group
+    from rich.table import Table
 
 __all__ = ["WIDTH", "Marked", "Part", "Section", "fitted", "format_number", "format_s", "gibibytes", "labelled",
            "markdown_table", "percent", "share_text", "short_number", "shortened", "to_html", "to_rich", "to_text"]
@@ -163,6 +163,9 @@ def fitted(part: Section, width: int = WIDTH, shortest: int = SHORTEST_NAME) -> 
 
 def _table(part: Section, *, whole: bool) -> Table:
     """Return a section as a rich table. whole: Wrap no figures and no names, since there is room for them."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(title=Text(printable(part.title), style="bold") if part.title else None, title_justify="left",
                   box=None, pad_edge=False, show_header=any(part.head), padding=(0, _GAP, 0, 0))
     for index, name in enumerate(part.head):
@@ -191,6 +194,9 @@ def _least(part: Section) -> int:
 
 def to_rich(parts: Sequence[Part], width: int = WIDTH) -> Group:
     """Return parts for a rich console of `width` columns, with an empty line between two tables."""
+    from rich.console import Group
+    from rich.text import Text
+
     shown: list[Any] = []   # Any: of rich
     for number, part in enumerate(parts):
         if isinstance(part, str):
@@ -207,6 +213,8 @@ def to_rich(parts: Sequence[Part], width: int = WIDTH) -> Group:
 
 
 def _recorded(parts: Sequence[Part], width: int) -> Console:
+    from rich.console import Console
+
     console = Console(file=io.StringIO(), width=width, record=True, legacy_windows=False)
     console.print(to_rich(parts, width), crop=False)
     return console

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Group
 
+    from hermes.results.figures.usage import ClientUsage
     from hermes.results.files.frames import Columns
 
 __all__ = ["Results"]
@@ -75,6 +76,13 @@ class Results:
         return _metrics.request_metrics(self.record, self.answer)
 
     @cached_property
+    def usages(self) -> list[ClientUsage]:
+        """Sums of each client."""
+        from hermes.results.figures.usage import client_usages
+
+        return client_usages(self.record)
+
+    @cached_property
     def summary(self) -> dict[str, Any]:
         """Nested dicts of plain numbers in a fixed order; None for what is undefined. After a simulation with
         `sources`: where step times come from (`hermes.scenario.step_sources`), and `assumes`: the defaults that the
@@ -89,7 +97,7 @@ class Results:
         """The summary without `sources` and `assumes`."""
         from hermes.results.figures.summary import summarise
 
-        summary = summarise(self.record, self.answer, self.metrics, self.slo, self.measure)
+        summary = summarise(self.record, self.answer, self.metrics, self.usages, self.slo, self.measure)
         if self.measure is not None:
             summary["measured"] = measure(self.record, self.measure)
         return summary
@@ -98,7 +106,7 @@ class Results:
         """Return one of `hermes.results.files.frames.TABLES` as columns."""
         from hermes.results.files.frames import table_columns
 
-        columns = table_columns(table, self.record, self.metrics)
+        columns = table_columns(table, self.record, self.metrics, self.usages)
         if table == "requests" and slo_given(groups := slo_groups(self.slo, self.record)):
             columns["slo_ok"] = within_slo(groups, self.metrics, self.record.status == STATUS_COMPLETED)
         return columns

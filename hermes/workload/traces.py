@@ -285,10 +285,11 @@ def _int_lists(chunks: Iterable[pa.ListArray]) -> IntLists | None:
     sizes: list[Integers] = [np.empty(0, dtype=np.int64)]
     size = 0
     for chunk in chunks:
-        flat = chunk.flatten()
+        offsets = _array(chunk.offsets, np.int32)   # `flatten` and `value_lengths` import pyarrow.compute, for 50 ms
+        flat = chunk.values[int(offsets[0]):int(offsets[-1])]
         if chunk.null_count or flat.null_count:
             return None
-        values, lengths = _array(flat, np.int64), _array(chunk.value_lengths(), np.int32)
+        values, lengths = _array(flat, np.int64), np.diff(offsets)
         sizes.append(lengths)
         new = []
         start = 0

@@ -542,36 +542,7 @@ class ComposedModel:
 
     def sources_of(self) -> dict[str, str]:
         """Return where each term comes from, by its name in `terms_ns`."""
-        base, kernels = self.base, self.kernels
-        priced = base.sources_of()
-        roof = priced["lm_head"]
-        tables = roof if kernels is None else f"kernel tables {kernels.file.name} ({kernels.file.engine})"
-        cached = roof if base.device.cache is None else f"operator tables, cache of {base.device.name}"
-        found = {"elementwise": cached if self._elementwise is None else tables,
-                 "lm_head": roof if self._head is None else tables, "engine": self.sources.engine,
-                 "sampling": tables if self._sampler is not None else "fitted: top-p, 335 bytes of traffic a logit"}
-        linears = self._linears or base._linears
-        found |= {name: self._products_said or priced[name] for name, *_ in linears}
-        if base.model.num_experts:
-            found["experts"] = priced["experts"] if self._experts is None else self._experts[1]
-        exchange = self.sources.all_to_all or self._exchange
-        if exchange is not None:
-            found["dispatch"] = found["combine"] = exchange.source
-        found |= dict.fromkeys(("attention_of_prompts", "attention_of_decodes"), roof) | self._attention_said
-        beside = "operator tables of RTX PRO 6000 and RTX 4090, by query head"
-        if self.sources.tile_rows:
-            beside = f"{found['attention_of_prompts']}: {self.sources.tile_rows} rows for each decode and KV head"
-        elif self.sources.apart:
-            beside = f"{found['attention_of_decodes']}, in a launch of their own"
-        found["decodes_beside_prompt"] = beside
-        found["all_reduce"] = self.sources.reduces.source if self.sources.reduces is not None else (
-            tables if self._link is not None else f"datasheet of {base.device.name}")
-        if self.sources.hops:
-            found["hops"] = self.sources.hop_text
-        for name in self.sources.terms.keys() & found.keys():
-            change = self.sources.terms[name]
-            found[name] = f"{found[name]}, {change.text()}"
-        return found
+        return _sources_of(self)
 
     def trust_of(self) -> dict[str, Trust]:
         """Return class and range of each term, by its name in `terms_ns`."""
@@ -648,6 +619,24 @@ class ComposedModel:
             np.maximum(ns, host, out=ns)
         np.rint(ns, out=ns)
         return ns.astype(np.int64)
+
+    def write_ends(self, stats: StepStats, num_steps: int, ends: memoryview[int], pos: int, now_ns: int) -> int:
+        """Write the end times of a short run of decodes to `ends[pos:]`; return the last. `run_ns` in plain floats."""
+        seqs, windowed = stats.decode_seqs, self._windowed
+        lines = self._alone.get(seqs) if seqs == stats.sampled and not stats.lora_adapters else None
+        fixed, host, a, b, c, d = lines or (*self._parts(stats), *self._decode_lines(stats))
+        added, least = (0.0, host) if self.host.asynchronous else (host, 1.0)
+        context, uneven = stats.decode_ctx + seqs, self._uneven(stats)
+        for index in range(pos, pos + num_steps):
+            contexts = self.base.work.within(context + uneven, seqs) if windowed else context + uneven
+            read, launch = c + d * contexts, a + b * contexts
+            ns = fixed + (read if read > launch else launch) + added
+            if ns < least:
+                ns = least
+            now_ns += round(ns) if ns > 1.0 else 1
+            ends[index] = now_ns
+            context += seqs
+        return now_ns
 
     def step_ns(self, stats: StepStats) -> int:
         """Return the duration of one step in nanoseconds."""
@@ -731,3 +720,36 @@ class ComposedModel:
         if not self._ranges:
             return np.zeros(len(num_steps), dtype=np.int64)
         return steps_outside(self._ranges, columns, num_steps)
+
+
+def _sources_of(model: ComposedModel) -> dict[str, str]:
+    base, kernels = model.base, model.kernels
+    priced = base.sources_of()
+    roof = priced["lm_head"]
+    tables = roof if kernels is None else f"kernel tables {kernels.file.name} ({kernels.file.engine})"
+    cached = roof if base.device.cache is None else f"operator tables, cache of {base.device.name}"
+    found = {"elementwise": cached if model._elementwise is None else tables,
+             "lm_head": roof if model._head is None else tables, "engine": model.sources.engine,
+             "sampling": tables if model._sampler is not None else "fitted: top-p, 335 bytes of traffic a logit"}
+    linears = model._linears or base._linears
+    found |= {name: model._products_said or priced[name] for name, *_ in linears}
+    if base.model.num_experts:
+        found["experts"] = priced["experts"] if model._experts is None else model._experts[1]
+    exchange = model.sources.all_to_all or model._exchange
+    if exchange is not None:
+        found["dispatch"] = found["combine"] = exchange.source
+    found |= dict.fromkeys(("attention_of_prompts", "attention_of_decodes"), roof) | model._attention_said
+    beside = "operator tables of RTX PRO 6000 and RTX 4090, by query head"
+    if model.sources.tile_rows:
+        beside = f"{found['attention_of_prompts']}: {model.sources.tile_rows} rows for each decode and KV head"
+    elif model.sources.apart:
+        beside = f"{found['attention_of_decodes']}, in a launch of their own"
+    found["decodes_beside_prompt"] = beside
+    found["all_reduce"] = model.sources.reduces.source if model.sources.reduces is not None else (
+        tables if model._link is not None else f"datasheet of {base.device.name}")
+    if model.sources.hops:
+        found["hops"] = model.sources.hop_text
+    for name in model.sources.terms.keys() & found.keys():
+        change = model.sources.terms[name]
+        found[name] = f"{found[name]}, {change.text()}"
+    return found

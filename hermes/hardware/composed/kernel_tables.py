@@ -109,12 +109,14 @@ class KernelTables:
     """The tables of one card. Tables are decoded when they are first asked for."""
 
     def __init__(self, file: KernelsFile, arrays: dict[str, np.ndarray], lenders: tuple[str, ...] = (),
-                 stand_in: bool = False) -> None:
+                 stand_in: bool = False, decoded: dict[str, FloatArray] | None = None) -> None:
         """lenders: names of tables of the same card with other engines' kernels: of the first that has it, a table is
             borrowed that is not in `arrays`. They are read when that happens.
         stand_in: Whether these are another engine's too.
+        decoded: Times of `arrays` decoded so far, which all tables of a file share.
         """
         self.file, self._arrays, self._lenders, self._stand_in = file, arrays, lenders, stand_in
+        self._decoded = {} if decoded is None else decoded
 
     @property
     def of_others(self) -> bool:
@@ -199,8 +201,11 @@ class KernelTables:
         return self._arrays[key].astype(np.float64)
 
     def _times(self, key: str) -> FloatArray:
-        logs = self._arrays[key]
-        return np.where(logs < 0, np.nan, exp(logs / _SCALE))
+        if key not in self._decoded:   # each building of a model asks for tens of thousands
+            logs = self._arrays[key]
+            self._decoded[key] = np.where(logs < 0, np.nan, exp(logs / _SCALE))
+            self._decoded[key].flags.writeable = False
+        return self._decoded[key]
 
 
 def shipped_kernels() -> list[str]:
@@ -219,7 +224,8 @@ def kernels_of(device: str, engine: str) -> KernelTables | None:
     if not found:
         return None
     first = load_kernels(found[0])
-    return KernelTables(first.file, first._arrays, tuple(found[1:]), first.file.engine.split()[0] != engine)
+    return KernelTables(first.file, first._arrays, tuple(found[1:]), first.file.engine.split()[0] != engine,
+                        first._decoded)
 
 
 def load_kernels(name_or_path: str | Path, base_dir: Path | None = None) -> KernelTables:
@@ -232,16 +238,16 @@ def load_kernels(name_or_path: str | Path, base_dir: Path | None = None) -> Kern
     if digest != file.sha256:
         raise InputError(f"the bytes whose SHA-256 {path} states, {file.sha256 or 'none'} (restore both files, or make "
                          "them anew with hermes fit)", Verbatim(digest), file=str(times))
-    arrays = _unpacked(raw, str(times))
+    arrays, decoded = _unpacked(raw, str(times))
     missing = [name for name in file.tables if name not in arrays]
     if missing:
         raise InputError(f"the table {missing[0]}, which {path.name} names", file=str(times))
-    return KernelTables(file, arrays)
+    return KernelTables(file, arrays, decoded=decoded)
 
 
 @lru_cache(maxsize=12)   # groups of clients and the points of a sweep read the same tables
-def _unpacked(raw: bytes, file: str) -> dict[str, np.ndarray]:
-    """Return the checked arrays of an `.npz` file's bytes, read-only."""
+def _unpacked(raw: bytes, file: str) -> tuple[dict[str, np.ndarray], dict[str, FloatArray]]:
+    """Return the checked arrays of an `.npz` file's bytes, read-only, and no decoded ones yet."""
     arrays = npz_arrays(raw, file, "a readable file of kernel times")
     for name in arrays:
         axes = _axes_of(name)
@@ -252,7 +258,7 @@ def _unpacked(raw: bytes, file: str) -> dict[str, np.ndarray]:
             if arrays[name].shape != shape or arrays[name].dtype != np.int16:
                 raise InputError(f"int16 of shape {shape}, as its axes say",
                                  Verbatim(f"{arrays[name].dtype} of shape {arrays[name].shape}"), file=file, field=name)
-    return arrays
+    return arrays, {}
 
 
 def _axes_of(name: str) -> list[str]:

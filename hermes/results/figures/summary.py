@@ -34,7 +34,6 @@ from hermes.results.figures.usage import (
     ClientUsage,
     client_names,
     client_usage,
-    client_usages,
     paid_ns,
     ratio,
     window_ns,
@@ -74,14 +73,13 @@ def _example(texts: dict[str, int]) -> str:
     return f"{begin}e.g. {text.removeprefix(begin)}"
 
 
-def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: SloConfig,
+def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, usages: list[ClientUsage], slo: SloConfig,
               chosen: MeasureConfig | None = None) -> dict[str, Any]:
     """Return the summary of a run. Percentiles are over completed requests. chosen: The user's window for the headline.
     """
     completed = record.status == STATUS_COMPLETED
     start, end = window_ns(record)
     makespan = (end - start) / NS_PER_S
-    usages = client_usages(record)
     attributed = attribute(record, usages) if _has_watts(record) else None
     release_memory(len(record.runs["client"]))
     latency = _latency(record, parts, metrics, completed)   # one by one: each is as long as a column

@@ -32,7 +32,7 @@ from hermes.results.branches import BranchMetrics
 from hermes.results.figures.breakdown import causes_of, critical_path
 from hermes.results.figures.energy import Attribution, attribute
 from hermes.results.figures.tenants import waited_ns
-from hermes.results.figures.usage import client_names, client_usage, client_usages, window_ns
+from hermes.results.figures.usage import ClientUsage, client_names, client_usage, window_ns
 from hermes.results.figures.utilisation import KINDS, resource_uses
 from hermes.results.metrics import RequestMetrics
 from hermes.units import NS_PER_S
@@ -72,8 +72,8 @@ def _coded(codes: npt.NDArray[Any], names: list[str]) -> Coded:
     return Coded(codes.astype(np.int32), names)
 
 
-def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
-    energy = _energy(record)
+def _requests(record: RunRecord, metrics: RequestMetrics, usages: list[ClientUsage]) -> Columns:
+    energy = _energy(record, usages)
     columns: Columns = {
         "request": np.arange(len(record.arrival_ns)),
         "arrival_s": seconds(record.arrival_ns, undefined=True),
@@ -117,15 +117,15 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
     return columns
 
 
-def _energy(record: RunRecord) -> Attribution:
+def _energy(record: RunRecord, usages: list[ClientUsage]) -> Attribution:
     """Return joules of stages and requests; NaN if no client has a power."""
     if any(info.prefill_w or info.decode_w for info in record.clients):
-        return attribute(record, client_usages(record))
+        return attribute(record, usages)
     none = np.full(len(record.stages["client"]), np.nan)
     return Attribution(none, none, np.full(len(record.arrival_ns), np.nan), np.nan)
 
 
-def _stages(record: RunRecord) -> Columns:
+def _stages(record: RunRecord, usages: list[ClientUsage]) -> Columns:
     coded = {"kind": record.stage_kinds, "client": client_names(record)}
     columns = _of_fields(STAGE_FIELDS, record.stages, coded, undefined=("start_ns", "first_token_ns"))
     if len(record.background):
@@ -136,7 +136,8 @@ def _stages(record: RunRecord) -> Columns:
         columns |= {"attempt": numbers, "outcome": Coded(outcomes, _outcomes(record))}
     path = critical_path(record)
     return columns | {
-        "communication_s": seconds(path.communication_ns), "on_path": path.on_path, "energy_j": _energy(record).stage_j,
+        "communication_s": seconds(path.communication_ns), "on_path": path.on_path,
+        "energy_j": _energy(record, usages).stage_j,
     }
 
 
@@ -162,9 +163,8 @@ def _transfer_columns(record: RunRecord, sent: dict[str, IntArray]) -> Columns:
     return _of_fields(TRANSFER_FIELDS, sent, dict.fromkeys(("src", "dst"), client_names(record)))
 
 
-def _clients(record: RunRecord) -> Columns:
-    usages, window = client_usages(record), window_ns(record)
-    rows = []
+def _clients(record: RunRecord, usages: list[ClientUsage]) -> Columns:
+    window, rows = window_ns(record), []
     for index, name in enumerate(client_names(record)):
         info = asdict(record.clients[index]) | {"name": name}
         usage = client_usage(record, index, usages[index], window, watts=True)
@@ -262,18 +262,18 @@ def membership_columns(record: RunRecord) -> Columns:
             "state": _coded(state, list(MEMBER_STATES)), "reason": _coded(reasons, texts)}
 
 
-def table_columns(name: str, record: RunRecord, metrics: RequestMetrics) -> Columns:
+def table_columns(name: str, record: RunRecord, metrics: RequestMetrics, usages: list[ClientUsage]) -> Columns:
     """Return the columns of one of `TABLES`."""
     if name == "requests":
-        return _requests(record, metrics)
+        return _requests(record, metrics, usages)
     if name == "stages":
-        return _stages(record)
+        return _stages(record, usages)
     if name == "runs":
         return _run_columns(record, record.runs)
     if name == "transfers":
         return _transfer_columns(record, record.transfers)
     if name == "clients":
-        return _clients(record)
+        return _clients(record, usages)
     if name == "utilisation":
         return _utilisation(record)
     if name == "steps":
