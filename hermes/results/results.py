@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.arrays import FloatArray, IntArray
+from hermes.core.columns import kept_table
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
@@ -67,12 +68,12 @@ class Results:
     @cached_property
     def answer(self) -> _metrics.Answer:
         """Stages that gave the tokens that a request's user reads."""
-        return _metrics.answer(self.record)
+        return kept_table(_metrics.answer(self.record))
 
     @cached_property
     def metrics(self) -> _metrics.RequestMetrics:
         """Per-request numpy columns."""
-        return _metrics.request_metrics(self.record, self.answer)
+        return kept_table(_metrics.request_metrics(self.record, self.answer))
 
     @cached_property
     def summary(self) -> dict[str, Any]:

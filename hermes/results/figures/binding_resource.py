@@ -49,6 +49,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hermes.arrays import FloatArray, IntArray
+from hermes.core.columns import release_memory
 from hermes.core.reasons import CAPACITY, DEAD, DRAINS, EARLY, LATE, NAMES, NEVER_FITS, Reason
 from hermes.core.record import READY, STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.figures.gateway_binds import Held, advice, capacity_wait, held_of, turns_away
@@ -242,6 +243,7 @@ def _groups(record: RunRecord, start: int, end: int, places: list[Place]) -> dic
         _add_steps(record, runs, start, end, moving, waits, used)
         inside = _inside(runs["start_ns"], runs["end_ns"], start, end)
         stepping += np.bincount(runs["client"], weights=inside, minlength=n)
+        release_memory(low)
     for client, reason, begin, until in record.stalls.tolist():
         stalls[client, reason] += max(min(until, end) - max(begin, start), 0)
     for client in _without_steps(record):
