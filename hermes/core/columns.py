@@ -11,7 +11,7 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from hermes.core.disk import ColumnFile
 
 __all__ = [
-    "MOST_ROWS", "RowLog", "StepLog", "compact", "constant", "kept", "kept_table", "release_memory", "rows_in_memory",
+    "MOST_ROWS", "RowLog", "StepLog", "compact", "constant", "kept", "kept_table", "parts", "release_memory",
+    "rows_in_memory",
 ]
 
 MOST_ROWS = "HERMES_ROWS_IN_MEMORY"
@@ -38,6 +39,7 @@ _NOTHING: npt.NDArray[np.integer] = np.empty(0, dtype=np.int32)
 _CHUNK = 1 << 14
 _MANY = 1 << 17
 _MOST_ROWS = 1 << 22
+_PART = 1 << 18   # rows at a time
 
 
 def rows_in_memory() -> int:
@@ -62,6 +64,13 @@ def kept_table(table: T) -> T:
     values = {name: value for name, value in vars(table).items() if isinstance(value, np.ndarray)}
     rows = max(map(len, values.values()), default=0)
     return replace(table, **dict(zip(values, kept(values.values(), rows), strict=True)))  # type: ignore[type-var]
+
+
+def parts(table: dict[str, IntArray]) -> Iterator[dict[str, IntArray]]:
+    """Yield a table in parts of some 10^5 rows, and release their memory."""
+    for low in range(0, len(next(iter(table.values()))), _PART):
+        yield {name: column[low:low + _PART] for name, column in table.items()}
+        release_memory(low)
 
 
 def constant(value: int, length: int) -> IntArray:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.arrays import FloatArray, IntArray
-from hermes.core.columns import kept_table
+from hermes.core.columns import kept_table, release_memory
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
@@ -81,9 +81,11 @@ class Results:
         `sources`: where step times come from (`hermes.scenario.step_sources`), and `assumes`: the defaults that the
         answer rests on (`hermes.results.assumes`)."""
         out = self.summary_of_run
-        if self.find_sources is not None:
-            out = {**out, "sources": self.find_sources(self)}
-        return out if self.find_assumed is None else {**out, "assumes": self.find_assumed(self)}
+        for name, find in (("sources", self.find_sources), ("assumes", self.find_assumed)):
+            release_memory(len(self.record.runs["client"]))
+            if find is not None:
+                out = {**out, name: find(self)}
+        return out
 
     @cached_property
     def summary_of_run(self) -> dict[str, Any]:

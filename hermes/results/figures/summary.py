@@ -86,6 +86,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
     attributed = attribute(record, usages) if _has_watts(record) else None
     release_memory(rows)
     latency = _latency(record, parts, metrics, completed)   # one by one: each is as long as a column
+    release_memory(rows)
     answers, output = (int(tokens[completed].sum()) for tokens in (metrics.answer_tokens, metrics.emitted_tokens))
     prompt = int(metrics.computed_prompt_tokens[completed].sum())
     groups = slo_groups(slo, record)
@@ -97,6 +98,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
     release_memory(rows)
     limits_of = {group.name: group.slo.thresholds() for group in groups if group.name}
     headline = headline_summary(record, parts, metrics, good if limited else None, apart, window)
+    release_memory(rows)
     verdict = slo_summary(groups, metrics, completed, record.status == STATUS_REJECTED)
     release_memory(rows)
     binds = binding_summary(record, window)
