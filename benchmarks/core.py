@@ -114,6 +114,7 @@ CASES: dict[str, tuple[str, dict[str, Any] | str]] = {
     "requests_1e4": ("the same, 10^4 requests", scenario(10_000)),
     "requests_1e5": ("the same, 10^5 requests", scenario(100_000)),
     "requests_1e6": ("the same, 10^6 requests", scenario(1_000_000)),
+    "requests_1e7": ("the same, 10^7 requests", scenario(10_000_000)),
     "clients_10": ("10 clients, least loaded (input tokens), 1,000 requests each",
                    scenario(10_000, 10, router="input_tokens")),
     "clients_100": ("100 clients", scenario(100_000, 100, router="input_tokens")),
@@ -139,6 +140,7 @@ CASES: dict[str, tuple[str, dict[str, Any] | str]] = {
     "fleet": ("3 models, 5 kinds of client, 4 pipelines, 2 racks", "pipelines/fleet"),
 }
 REPEATS, REPEAT_S = 5, 12.0    # repetitions of a case, within this many seconds together
+LONG = "requests_1e7"   # 8 minutes or more: only if named
 QUICK = ("chunked", "requests_1e4", "clients_10", "clients_100", "continuous", "every_step")
 
 
@@ -273,6 +275,8 @@ def figures(results: dict[str, dict[str, float]]) -> dict[str, float]:
 
     if "requests_1e4" in results and "requests_1e6" in results:
         flat["requests_scaling_ratio"] = ratio("requests_1e4", "requests_1e5", "requests_1e6")
+    if LONG in results and "requests_1e6" in results:   # 10 times the requests
+        flat["requests_1e7_cpu_ratio"] = results[LONG]["cpu_seconds"] / results["requests_1e6"]["cpu_seconds"]
     # Cost of a prefix cache: with prompts full of hashes, and without shared blocks.
     if "mooncake" in results and "mooncake_uncached" in results:
         flat["prefix_cache_cost_ratio"] = (
@@ -299,7 +303,7 @@ def main() -> None:
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         print(json.dumps(measure(options.case, options.data)))
         return
-    names = options.only or (QUICK if options.quick else list(CASES))
+    names = options.only or (QUICK if options.quick else [name for name in CASES if name != LONG])
     heads = f"{'requests':>9} {'req/s':>8} {'us/req':>7} {'steps/s':>9} {'sim s/s':>8} {'RSS MB':>7} {'CV':>5}  n class"
     print(f"{'case':58} {heads}")
     results: dict[str, dict[str, float]] = {}
@@ -316,8 +320,8 @@ def main() -> None:
             f"{verdict(result)}", flush=True,
         )
     flat = figures(results)
-    watched = ("bare_process_us", "bare_process_ratio", "requests_scaling_ratio", "clients_scaling_ratio",
-               "prefix_cache_cost_ratio", "prefix_cache_unshared_ratio")
+    watched = ("bare_process_us", "bare_process_ratio", "requests_scaling_ratio", "requests_1e7_cpu_ratio",
+               "clients_scaling_ratio", "prefix_cache_cost_ratio", "prefix_cache_unshared_ratio")
     for key in watched:
         if key in flat:
             print(f"{key}: {flat[key]:.2f}")

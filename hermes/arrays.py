@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BoolArray", "FloatArray", "IntArray", "exp", "log", "log1p", "log2", "power"]
+__all__ = ["AnyArray", "BoolArray", "FloatArray", "IntArray", "exp", "log", "log1p", "log2", "power"]
 
+AnyArray = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -1,29 +1,76 @@
 """Logs of rows that the kernel writes while it simulates.
 
 Packing a row into a byte buffer is the cheapest way in Python to write a record that becomes numpy columns, and leaves
-no Python object behind. The log turns the buffer into columns every few thousand rows.
+no Python object behind. The log turns the buffer into columns every few thousand rows. Those of a table with many rows
+go to temporary files (`hermes.core.disk`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from hermes.arrays import IntArray
+from hermes.arrays import AnyArray, IntArray
+from hermes.errors import InputError
 
-__all__ = ["RowLog", "StepLog", "compact", "constant", "release_memory"]
+if TYPE_CHECKING:
+    from hermes.core.disk import ColumnFile
 
+__all__ = [
+    "MOST_ROWS", "RowLog", "StepLog", "compact", "constant", "kept", "kept_table", "parts", "release_memory",
+    "rows_in_memory",
+]
 
+MOST_ROWS = "HERMES_ROWS_IN_MEMORY"
+"""Environment variable: the most rows of a table that a simulation keeps in memory."""
+
+T = TypeVar("T")
 _ROWS = 8192
 _NOTHING: npt.NDArray[np.integer] = np.empty(0, dtype=np.int32)
 _CHUNK = 1 << 14
 _MANY = 1 << 17
+_MOST_ROWS = 1 << 22
+_PART = 1 << 18   # rows at a time
+
+
+def rows_in_memory() -> int:
+    """Return from how many rows on a table is in temporary files. Raises `InputError` if `MOST_ROWS` is no number."""
+    given = os.environ.get(MOST_ROWS, "")
+    if given and not given.isdecimal():
+        raise InputError("a number of rows", given, field=MOST_ROWS)
+    return int(given) if given else _MOST_ROWS
+
+
+def kept(columns: Iterable[AnyArray], rows: int) -> list[AnyArray]:
+    """Return columns of a table with so many rows; in a temporary file if these are too many for memory."""
+    if rows < rows_in_memory():
+        return list(columns)
+    from hermes.core.disk import stored  # for long runs
+
+    return stored(columns)
+
+
+def kept_table(table: T) -> T:
+    """Return a dataclass with columns among its fields; those that are too long for memory in a temporary file."""
+    values = {name: value for name, value in vars(table).items() if isinstance(value, np.ndarray)}
+    rows = max(map(len, values.values()), default=0)
+    return replace(table, **dict(zip(values, kept(values.values(), rows), strict=True)))  # type: ignore[type-var]
+
+
+def parts(table: dict[str, IntArray]) -> Iterator[dict[str, IntArray]]:
+    """Yield a table in parts of some 10^5 rows, and release their memory."""
+    for low in range(0, len(next(iter(table.values()))), _PART):
+        yield {name: column[low:low + _PART] for name, column in table.items()}
+        release_memory(low)
 
 
 def constant(value: int, length: int) -> IntArray:
@@ -40,12 +87,15 @@ def compact(column: IntArray) -> IntArray:
 
 def release_memory(rows: int) -> None:
     """Give freed memory back to the system, where the C library can (glibc): it keeps what lies between live arrays.
+    Give back the pages of columns in temporary files, too.
 
     rows: Of the tables that are at hand; for few it is not worth its time.
     """
     if rows > _MANY and sys.platform == "linux":
         with suppress(AttributeError):   # another C library
             ctypes.CDLL(None).malloc_trim(0)
+    if (disk := sys.modules.get("hermes.core.disk")) is not None:
+        disk.drop_pages()
 
 
 class RowLog:
@@ -73,6 +123,8 @@ class RowLog:
         self.buffer = bytearray(self.limit)
         self.pos = 0
         self._packed: list[list[npt.NDArray[np.integer]]] = []
+        self._files: list[ColumnFile] = []   # in the order of their places, once there are too many rows for memory
+        self._most = rows_in_memory()
         self._count = 0
 
     def __len__(self) -> int:
@@ -99,11 +151,28 @@ class RowLog:
         self._packed.append(columns)
         self._count += table.shape[1]
         self.pos = 0
+        if self._count >= self._most:
+            self._write()
+
+    def _write(self) -> None:
+        """Move the pieces to files."""
+        if not self._files:
+            from hermes.core.disk import ColumnFile  # for long runs
+
+            names = sorted(self.fields, key=self._places.__getitem__)
+            self._files = [ColumnFile(narrow=name in self.narrow) for name in names]
+        for piece in self._packed:
+            for file, column in zip(self._files, piece, strict=True):
+                file.add(column)
+        self._packed = []
 
     def columns(self) -> dict[str, IntArray]:
         """Return all rows so far as columns: int64, or int32 for the counts named in `narrow` where they fit. A column
         of equal values is a read-only view of one. Empties the log: call it once, at the end."""
         self.flush()
+        if self._files:
+            self.buffer = bytearray()
+            return {name: self._files[self._places[name]].column() for name in self.fields}
         out: dict[str, IntArray] = {}
         for name in self.fields:
             packed, i = self._packed, self._places[name]
@@ -112,7 +181,7 @@ class RowLog:
                 out[name] = constant(int(first), self._count)
             else:
                 small = name in self.narrow and all(piece[i].dtype == np.int32 for piece in packed)
-                column: npt.NDArray[Any] = np.empty(   # Any: int32 has no type in common with `IntArray`
+                column: AnyArray = np.empty(   # Any: int32 has no type in common with `IntArray`
                     self._count, dtype=np.int32 if small else np.int64)
                 at = 0
                 for piece in packed:
@@ -165,7 +234,11 @@ class StepLog:
         """Return all end times so far, in one piece, which replaces the pieces: two copies would be the largest part
         of a long run's memory."""
         if self.pos or len(self._full) != 1:
-            self._full = [np.concatenate([*self._full, self.buffer[: self.pos]])]
-            self.buffer, self.pos = np.empty(64, dtype=np.int64), 0
-            self.view, self.size = memoryview(self.buffer), 64  # type: ignore[arg-type]
+            self.replace(np.concatenate([*self._full, self.buffer[: self.pos]]))
         return self._full[0]
+
+    def replace(self, ends: IntArray) -> None:
+        """Take these end times in place of all so far."""
+        self._full = [ends]
+        self.buffer, self.pos = np.empty(64, dtype=np.int64), 0
+        self.view, self.size = memoryview(self.buffer), 64  # type: ignore[arg-type]

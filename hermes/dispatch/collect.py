@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,16 @@ import numpy.typing as npt
 
 from hermes.arrays import FloatArray, IntArray
 from hermes.core.client import Client, Columns
-from hermes.core.columns import RowLog, compact
+from hermes.core.columns import RowLog, compact, kept, release_memory, rows_in_memory
 from hermes.core.network import Network
 from hermes.core.record import Describe, Labels, Offered, RunRecord
 from hermes.core.request import Stream
 from hermes.dispatch.coordinator import Coordinator
 
 __all__ = ["collect"]
+
+_NO_STEPS: IntArray = np.empty(0, dtype=np.int64)
+_ROWS = 1 << 20   # of clients, after which memory is released
 
 
 def collect(
@@ -25,7 +29,7 @@ def collect(
     """Return the record of a run. Empties the logs."""
     tables, now = [s.table for s in streams], int(coordinator.env.now)
     stages, runs = coordinator.rows.log.columns(), run_log.columns()
-    transfers, steps = coordinator.inputs.transfers.columns(), [c.steps.array() for c in clients]
+    transfers, steps = coordinator.inputs.transfers.columns(), _steps(clients)
     arrivals, finish = coordinator.arrivals.times_ns, np.array(coordinator.finish_ns, dtype=np.int64)
     if coordinator.unfinished:
         arrivals[arrivals > now] = -1   # had not arrived yet when the run ended
@@ -34,17 +38,25 @@ def collect(
         now = max(max((int(each.max()) for each in ends if len(each)), default=now), offered.until_ns)
     status = np.frombuffer(bytes(coordinator.status), dtype=np.int8)
     finish[status != 1] = -1
+    arrivals, status, finish, prompts, outputs, priority, session = kept((
+        arrivals, status, finish, _joined([t.prompt_tokens for t in tables]),
+        _joined([t.output_tokens for t in tables]), _joined([t.priority for t in tables]),
+        _joined([t.session for t in tables])), len(status))
     decode_steps = [None if c.pauses is None else np.delete(np.arange(c.num_steps), np.array(c.pauses, dtype=np.int64))
                     for c in clients]
     gaps = {row: _steps_of(segments, decode_steps[stages["client"][row]])
             for row, segments in coordinator.rows.gaps.items()}
     rows_of_runs, rows_of_stages = (_rows_by_client(table, len(clients)) for table in (runs, stages))
+    ordered = _ordered(runs, rows_of_runs)
     block_ns = np.zeros(len(runs["client"]), dtype=np.int64)
     continued = stage_kinds.index("decode") if coordinator.prefill_gives else -1
     infos, out_of_range, growth = [], [], {}
     each = zip(clients, describe, rows_of_runs, rows_of_stages, decode_steps, strict=True)
+    begin = rows = 0
     for client, tell, mine, served, ticks in each:
-        columns = {name: column[mine] for name, column in runs.items()}
+        begin, rows = begin + rows, len(mine)
+        table, where = (ordered, slice(begin, begin + rows)) if ordered else (runs, mine)
+        columns = {name: _rows(column, where) for name, column in table.items()}
         ended = columns
         if coordinator.attempts and len(mine):   # a step that a crash cut off says nothing about steps
             ended = {name: column[columns["num_steps"] > 0] for name, column in columns.items()}
@@ -58,15 +70,16 @@ def collect(
             block_ns[mine] = client.block_ns(columns, stages, served, segments, continued, ticks)
             for row, moved in client.moved_in_run:
                 block_ns[row] -= moved
+        if (begin + rows) // _ROWS > begin // _ROWS:
+            del columns, ended
+            release_memory(_ROWS)
     tiers = {id(tier): tier for client in clients for tier in client.tiers}
     names = [client.name for client in clients]
     return RunRecord(
-        clients=infos, stage_kinds=stage_kinds, arrival_ns=arrivals,
-        prompt_tokens=_joined([t.prompt_tokens for t in tables]),
-        output_tokens=_joined([t.output_tokens for t in tables]),
-        priority=_joined([t.priority for t in tables]), session=_joined([t.session for t in tables]),
+        clients=infos, stage_kinds=stage_kinds, arrival_ns=arrivals, prompt_tokens=prompts, output_tokens=outputs,
+        priority=priority, session=session,
         status=status, finish_ns=finish, reject_reasons=dict(sorted(coordinator.reject_reasons.items())),
-        stages=stages, runs=runs | {"kv_block_ns": block_ns}, transfers=transfers,
+        stages=stages, runs=runs | {"kv_block_ns": kept((block_ns,), len(block_ns))[0]}, transfers=transfers,
         step_ends=steps, gaps=gaps, decode_steps=decode_steps,
         out_of_range_steps=out_of_range, end_ns=now, tiers=[tier.info(names) for tier in tiers.values()],
         links=network.links(), machines=[info for info in [c.machine_info() for c in clients] if info is not None],
@@ -80,6 +93,33 @@ def collect(
                              if stage.background or stage.request.background], dtype=np.int64),
         counters={"steps": sum(c.num_steps for c in clients), "runs": len(runs["client"])} | _tasks_outside(clients),
     )
+
+
+def _steps(clients: list[Client]) -> list[IntArray]:
+    """Return the end times of each client's steps."""
+    def taken() -> Iterator[IntArray]:
+        for client in clients:
+            yield client.steps.array()
+            client.steps.replace(_NO_STEPS)   # one by one
+
+    steps = kept(taken(), sum(client.num_steps for client in clients))
+    for client, ends in zip(clients, steps, strict=True):
+        client.steps.replace(ends)
+    return steps
+
+
+def _ordered(runs: Columns, rows: list[npt.NDArray[np.intp]]) -> Columns:
+    """Return the runs of a table on disk by client, so that those of one client lie together; empty for others."""
+    count = len(runs["client"])
+    if count < rows_in_memory():
+        return {}
+    order = np.concatenate(rows)
+    return dict(zip(runs, kept((_rows(column, order) for column in runs.values()), count), strict=True))
+
+
+def _rows(column: IntArray, rows: npt.NDArray[np.intp] | slice) -> IntArray:
+    """Return some rows of a column; of one that takes no memory, as one that takes none."""
+    return column[:len(rows)] if isinstance(rows, np.ndarray) and column.strides == (0,) else column[rows]
 
 
 def _joined(columns: list[IntArray]) -> IntArray:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.arrays import FloatArray, IntArray
+from hermes.core.columns import kept_table, release_memory
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
@@ -68,12 +69,12 @@ class Results:
     @cached_property
     def answer(self) -> _metrics.Answer:
         """Stages that gave the tokens that a request's user reads."""
-        return _metrics.answer(self.record)
+        return kept_table(_metrics.answer(self.record))
 
     @cached_property
     def metrics(self) -> _metrics.RequestMetrics:
         """Per-request numpy columns."""
-        return _metrics.request_metrics(self.record, self.answer)
+        return kept_table(_metrics.request_metrics(self.record, self.answer))
 
     @cached_property
     def usages(self) -> list[ClientUsage]:
@@ -88,9 +89,11 @@ class Results:
         `sources`: where step times come from (`hermes.scenario.step_sources`), and `assumes`: the defaults that the
         answer rests on (`hermes.results.assumes`)."""
         out = self.summary_of_run
-        if self.find_sources is not None:
-            out = {**out, "sources": self.find_sources(self)}
-        return out if self.find_assumed is None else {**out, "assumes": self.find_assumed(self)}
+        for name, find in (("sources", self.find_sources), ("assumes", self.find_assumed)):
+            release_memory(len(self.record.runs["client"]))
+            if find is not None:
+                out = {**out, name: find(self)}
+        return out
 
     @cached_property
     def summary_of_run(self) -> dict[str, Any]:

@@ -49,6 +49,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hermes.arrays import FloatArray, IntArray
+from hermes.core.columns import parts
 from hermes.core.reasons import CAPACITY, DEAD, DRAINS, EARLY, LATE, NAMES, NEVER_FITS, Reason
 from hermes.core.record import READY, STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.figures.gateway_binds import Held, advice, capacity_wait, held_of, turns_away
@@ -62,7 +63,6 @@ from hermes.units import NS_PER_S
 
 __all__ = ["BINDING_SHARE", "binding_summary", "client_groups"]
 
-PART = 2**18   # runs at a time
 AT_ONCE = 0.05
 """Share of a run's time: requests that all come within less are a burst, which some resource holds up."""
 BINDING_SHARE = 0.5
@@ -237,8 +237,7 @@ def _groups(record: RunRecord, start: int, end: int, places: list[Place]) -> dic
     groups = {name: _there(record, members) for name, members in client_groups(record.clients).items()}
     moving = {index: merged(place.begin, place.end) for place in places if place.kind == "memory"
               for index in groups[place.group]}
-    for low in range(0, len(record.runs["client"]), PART):
-        runs = {name: column[low:low + PART] for name, column in record.runs.items()}
+    for runs in parts(record.runs):
         _add_steps(record, runs, start, end, moving, waits, used)
         inside = _inside(runs["start_ns"], runs["end_ns"], start, end)
         stepping += np.bincount(runs["client"], weights=inside, minlength=n)

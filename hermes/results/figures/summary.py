@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hermes.arrays import BoolArray, FloatArray, IntArray
-from hermes.core.columns import release_memory
+from hermes.core.columns import kept_table, release_memory
 from hermes.core.reasons import GAVE_UP
 from hermes.core.record import BELIEVED, GROUPINGS, STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.branches import branch_metrics, branch_summary
@@ -80,23 +80,30 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, usages:
     completed = record.status == STATUS_COMPLETED
     start, end = window_ns(record)
     makespan = (end - start) / NS_PER_S
+    rows = len(record.runs["client"])
     attributed = attribute(record, usages) if _has_watts(record) else None
-    release_memory(len(record.runs["client"]))
+    release_memory(rows)
     latency = _latency(record, parts, metrics, completed)   # one by one: each is as long as a column
+    release_memory(rows)
     answers, output = (int(tokens[completed].sum()) for tokens in (metrics.answer_tokens, metrics.emitted_tokens))
     prompt = int(metrics.computed_prompt_tokens[completed].sum())
     groups = slo_groups(slo, record)
     good, apart = within_slo(groups, metrics, completed), without_limit(groups, metrics, completed)
     judged = int(((record.arrival_ns >= 0) & ~apart).sum()) if (~apart & completed).any() or not apart.any() else 0
     limited = slo_given(groups)   # without limits there is no goodput
+    release_memory(rows)
     window = find_window(record, metrics, chosen)
+    release_memory(rows)
     limits_of = {group.name: group.slo.thresholds() for group in groups if group.name}
     headline = headline_summary(record, parts, metrics, good if limited else None, apart, window)
+    release_memory(rows)
     verdict = slo_summary(groups, metrics, completed, record.status == STATUS_REJECTED)
+    release_memory(rows)
     binds = binding_summary(record, window)
-    release_memory(len(record.runs["client"]))
+    release_memory(rows)
     settling = settling_summary(record, metrics, groups, window)
-    path = critical_path(record)   # after those that take more memory
+    release_memory(rows)
+    path = kept_table(critical_path(record))   # after those that take more memory
     nearest = nearest_limit(record, metrics, path, verdict["slo"])
     return {
         "requests": _requests(record, metrics),

@@ -14,12 +14,14 @@ until it is gone) to the end of the window, or of the workload's `duration` if t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hermes.arrays import IntArray
+from hermes.core.columns import parts
 from hermes.core.record import STATUS_UNFINISHED, RunRecord
 from hermes.results.figures.membership import held_ns
 from hermes.units import NS_PER_S
@@ -92,42 +94,31 @@ class ClientUsage:
         return self.idle_j + self.prefill_j + self.decode_j
 
 
-def _sums(index: IntArray, values: IntArray, n: int) -> IntArray:
-    out = np.zeros(n, dtype=np.int64)
-    np.add.at(out, index, values)
-    return out
-
-
-def _peaks(index: IntArray, values: IntArray, n: int) -> IntArray:
-    out = np.zeros(n, dtype=np.int64)
-    np.maximum.at(out, index, values)
-    return out
-
-
 def client_usages(record: RunRecord) -> list[ClientUsage]:
     """Return one `ClientUsage` per client."""
-    n, runs, stages = len(record.clients), record.runs, record.stages
-    client, span = runs["client"], runs["end_ns"] - runs["start_ns"]
-    prefill = runs["prefill_seqs"] > 0
-    batch = runs["prefill_seqs"] + runs["decode_seqs"]
-    once, served = stages["branch"] <= 0, record.started   # the branches of a generation wait together
-    until = np.where(served, stages["start_ns"], stages["end_ns"])   # or until the request was given up
-    waiting = np.maximum(until - stages["assigned_ns"], 0)
-    columns = {
-        "prefill_ns": _sums(client[prefill], span[prefill], n),
-        "decode_ns": _sums(client[~prefill], span[~prefill], n),
-        "runs": np.bincount(client, minlength=n),
-        "steps": _sums(client, runs["num_steps"], n),
-        "batch": _sums(client, batch * runs["num_steps"], n),
-        "max_batch": _peaks(client, batch, n),
-        "waiting_ns": _sums(stages["client"][once], waiting[once], n),
-        "block_ns": _sums(client, runs["kv_block_ns"], n),
-        "peak_blocks": np.maximum(_peaks(client, runs["used_blocks"], n),
-                                  np.array([info.peak_blocks_inside for info in record.clients], dtype=np.int64)),
-        "preemptions": _sums(client, runs["preempted"], n),
-        "out_of_range_steps": np.asarray(record.out_of_range_steps, dtype=np.int64),
-        "stages": np.bincount(stages["client"][served], minlength=n),
-    }
+    n = len(record.clients)
+    columns = defaultdict[str, IntArray](lambda: np.zeros(n, dtype=np.int64))
+    for runs in parts(record.runs):
+        client, span = runs["client"], runs["end_ns"] - runs["start_ns"]
+        prefill = runs["prefill_seqs"] > 0
+        batch = runs["prefill_seqs"] + runs["decode_seqs"]
+        np.add.at(columns["prefill_ns"], client[prefill], span[prefill])
+        np.add.at(columns["decode_ns"], client[~prefill], span[~prefill])
+        np.add.at(columns["runs"], client, 1)
+        np.add.at(columns["batch"], client, batch * runs["num_steps"])
+        for name, column in (("steps", "num_steps"), ("block_ns", "kv_block_ns"), ("preemptions", "preempted")):
+            np.add.at(columns[name], client, runs[column])
+        np.maximum.at(columns["max_batch"], client, batch)
+        np.maximum.at(columns["peak_blocks"], client, runs["used_blocks"])
+    for stages in parts(record.stages):
+        once, served = stages["branch"] <= 0, stages["start_ns"] >= 0   # the branches of a generation wait together
+        until = np.where(served, stages["start_ns"], stages["end_ns"])   # or until the request was given up
+        waiting = np.maximum(until - stages["assigned_ns"], 0)
+        np.add.at(columns["waiting_ns"], stages["client"][once], waiting[once])
+        np.add.at(columns["stages"], stages["client"][served], 1)
+    for c, info in enumerate(record.clients):
+        columns["peak_blocks"][c] = max(columns["peak_blocks"][c], info.peak_blocks_inside)
+    columns["out_of_range_steps"] = np.asarray(record.out_of_range_steps, dtype=np.int64)
     usages = [ClientUsage(**{name: int(column[c]) for name, column in columns.items()}) for c in range(n)]
     _add_service_without_steps(record, usages)
     held, inside = (held_ns(record, *span(record)).tolist() for span in (paid_ns, window_ns))

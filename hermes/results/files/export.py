@@ -29,6 +29,7 @@ from hermes.arrays import BoolArray, IntArray
 from hermes.config.files import file_digest
 from hermes.config.writing import locked, remove_strays, replacing, write_text
 from hermes.config.yaml_writer import to_yaml
+from hermes.core.columns import release_memory
 from hermes.core.record import RunRecord
 from hermes.errors import HermesError, InputError
 from hermes.results.figures.usage import client_names
@@ -70,7 +71,8 @@ def write_table(path: Path, columns: Columns | Iterator[Columns]) -> None:
     with pq.ParquetWriter(path, part.schema, compression="zstd", **_packing(part.schema)) as writer:
         while part is not None:
             writer.write_table(part, row_group_size=_ROWS)
-            part = None   # before the next one is made
+            rows, part = len(part), None   # before the next one is made
+            release_memory(rows)
             part = next(parts, None)
 
 
@@ -97,6 +99,7 @@ def _write_steps(record: RunRecord, path: Path) -> None:
             for low in range(0, len(ends), _ROWS):
                 rows = slice(low, low + _ROWS)
                 writer.write_table(arrow_table(_steps_of(ends[rows], decodes[rows], low, client, names)))
+                release_memory(low)
 
 
 def _steps_of(ends: IntArray, decodes: BoolArray, first: int, client: int, names: list[str]) -> Columns:

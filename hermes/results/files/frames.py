@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.arrays import BoolArray, FloatArray, IntArray
+from hermes.core.columns import kept, release_memory
 from hermes.core.reasons import NAMES
 from hermes.core.record import (
     ATTEMPT_FIELDS,
@@ -56,6 +57,12 @@ class Coded:
     codes: npt.NDArray[np.int32]
     names: list[str]
 
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: slice) -> Coded:
+        return Coded(self.codes[rows], self.names)
+
 
 Columns = dict[str, Any]  # name -> array, list of str | None, or Coded
 
@@ -65,7 +72,7 @@ def seconds(ns: IntArray, *, undefined: bool = False) -> FloatArray:
     out = ns / NS_PER_S
     if undefined:
         out[ns < 0] = np.nan
-    return out
+    return kept((out,), len(out))[0]
 
 
 def _coded(codes: npt.NDArray[Any], names: list[str]) -> Coded:
@@ -121,8 +128,8 @@ def _energy(record: RunRecord, usages: list[ClientUsage]) -> Attribution:
     """Return joules of stages and requests; NaN if no client has a power."""
     if any(info.prefill_w or info.decode_w for info in record.clients):
         return attribute(record, usages)
-    none = np.full(len(record.stages["client"]), np.nan)
-    return Attribution(none, none, np.full(len(record.arrival_ns), np.nan), np.nan)
+    none = np.broadcast_to(np.nan, len(record.stages["client"]))
+    return Attribution(none, none, np.broadcast_to(np.nan, len(record.arrival_ns)), np.nan)
 
 
 def _stages(record: RunRecord, usages: list[ClientUsage]) -> Columns:
@@ -287,7 +294,10 @@ def table_parts(name: str, record: RunRecord, whole: Callable[[], Columns], rows
     """Yield one of `TABLES` in parts of so many rows. whole: Returns it at once, for tables that are made so."""
     table = {"runs": record.runs, "transfers": record.transfers}.get(name)
     if table is None:
-        yield whole()
+        columns = whole()
+        release_memory(len(record.runs["client"]))
+        for low in range(0, max(map(len, columns.values())) or 1, rows):
+            yield {column: values[low:low + rows] for column, values in columns.items()}
         return
     for low in range(0, max(len(table["start_ns"]), 1), rows):
         part = {column: values[low:low + rows] for column, values in table.items()}

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import AnyArray
 from hermes.config.files import file_digest, is_parquet, require_file, unzipped
+from hermes.core.columns import release_memory
 from hermes.core.record import RunRecord
 from hermes.errors import InputError, Verbatim
 from hermes.results.files.arrow import numbers
@@ -36,8 +37,6 @@ _COLUMNS = {"int64": "wide", "float64": "floats", **dict.fromkeys(("bool", "int8
 _WHERE_THERE = ("held", "calls", "queued", "halts", "offers", "weights", "incidents", "incident_kinds", "circuits")
 _VALUES = 1 << 20   # of a row at most; of a row group at least
 
-Array = npt.NDArray[Any]
-
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
@@ -47,7 +46,7 @@ def write_record(record: RunRecord, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    arrays: list[Array] = []
+    arrays: list[AnyArray] = []
     text = json.dumps(_encoded(record, arrays), default=np.generic.item)
     arrays.insert(0, np.frombuffer(zlib.compress(text.encode(), 6), dtype=np.uint8))
     lists = {name: pa.list_(pa.from_numpy_dtype(kind)) for name, kind in _LISTS.items()}
@@ -59,9 +58,11 @@ def write_record(record: RunRecord, path: Path) -> None:
             owner = numbers(np.array([number for number, _ in rows], dtype=np.int32))
             columns = [_lists(name, [part for _, part in rows]) for name in lists]
             writer.write_table(pa.table([owner, *columns], names=["array", *lists]))
+            del columns
+            release_memory(sum(len(part) for _, part in rows))
 
 
-def _encoded(value: object, arrays: list[Array]) -> object:
+def _encoded(value: object, arrays: list[AnyArray]) -> object:
     """Return a value as JSON data, with its arrays moved to `arrays`."""
     if isinstance(value, np.ndarray):
         arrays.append(value)
@@ -76,16 +77,16 @@ def _encoded(value: object, arrays: list[Array]) -> object:
     return [_encoded(one, arrays) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _joined(gaps: Mapping[int, Array]) -> dict[str, Array]:
+def _joined(gaps: Mapping[int, AnyArray]) -> dict[str, AnyArray]:
     """Return `RunRecord.gaps` as three arrays: thousands of short ones would be slow."""
     steps = list(gaps.values())
     return {"stages": np.array(list(gaps), dtype=np.int64), "counts": np.array([*map(len, steps)], dtype=np.int64),
             "steps": np.concatenate(steps) if steps else np.empty(0, dtype=np.int32)}
 
 
-def _groups(arrays: Sequence[Array]) -> Iterator[list[tuple[int, Array]]]:
+def _groups(arrays: Sequence[AnyArray]) -> Iterator[list[tuple[int, AnyArray]]]:
     """Yield rows (number of an array, a part of it), as many at once as make a row group."""
-    rows: list[tuple[int, Array]] = []
+    rows: list[tuple[int, AnyArray]] = []
     held = 0
     for number, array in enumerate(arrays):
         flat = array.reshape(-1)
@@ -99,7 +100,7 @@ def _groups(arrays: Sequence[Array]) -> Iterator[list[tuple[int, Array]]]:
         yield rows
 
 
-def _lists(name: str, parts: list[Array]) -> pa.Array:
+def _lists(name: str, parts: list[AnyArray]) -> pa.Array:
     """Return a column of lists: the parts whose type it holds, and empty lists for others."""
     import pyarrow as pa
 
@@ -128,12 +129,12 @@ def read_record(path: Path, digest: str) -> RunRecord:
     return record
 
 
-def _stored(path: Path) -> list[list[Array]]:
+def _stored(path: Path) -> list[list[AnyArray]]:
     """Return the parts of each array."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    arrays: list[list[Array]] = []
+    arrays: list[list[AnyArray]] = []
     with pq.ParquetFile(path) as file:
         for name, kind in _LISTS.items():
             if file.schema_arrow.field(name).type != pa.list_(pa.from_numpy_dtype(kind)):
@@ -153,7 +154,7 @@ def _stored(path: Path) -> list[list[Array]]:
     return arrays
 
 
-def _decoded(hint: Any, value: Any, arrays: list[Array]) -> Any:
+def _decoded(hint: Any, value: Any, arrays: list[AnyArray]) -> Any:
     """Return a value of the type `hint` from JSON data. Raises `ValueError` or `TypeError` for other data."""
     origin, inner = _origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):   # X | None
@@ -165,7 +166,7 @@ def _decoded(hint: Any, value: Any, arrays: list[Array]) -> Any:
     if origin is tuple:
         return tuple(_decoded(each, one, arrays) for each, one in zip(inner, value, strict=True))
     if origin is Mapping:
-        stages, counts, steps = (_decoded(Array, value[name], arrays) for name in ("stages", "counts", "steps"))
+        stages, counts, steps = (_decoded(AnyArray, value[name], arrays) for name in ("stages", "counts", "steps"))
         return dict(zip(stages.tolist(), np.split(steps, np.cumsum(counts)[:-1]), strict=False))
     if isinstance(value, dict) and isinstance(hint, type) and is_dataclass(hint):
         hints = get_type_hints(hint)
