@@ -48,7 +48,7 @@ __all__ = ["LLMClient"]
 
 _accumulate = np.add.accumulate
 FUTILE = 2       # sequences that preempt themselves alone this often in a row will make no progress
-SHORT_RUN = 12   # up to this many steps a hardware model may price one by one: faster than numpy
+SHORT_RUN = 28   # up to this many steps a hardware model may price one by one: faster than numpy
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 
 
@@ -64,11 +64,12 @@ class LLMClient(LLMReadings):
     """
 
     __slots__ = (
-        "_flight", "_given_up", "_hooked", "_max_run", "_moved", "_own_queue", "_price", "_runs", "_start", "_unseen",
-        "_waits", "after_ns", "another", "cache_log", "emitted", "env", "events", "hardware", "index", "input_tokens",
-        "kv_bytes_per_token", "late_log", "limits", "model", "name", "num_assigned", "num_layers", "num_steps",
-        "output_tokens", "parts", "pauses", "platform", "returns_together", "role", "scheduler", "scrapes", "stack",
-        "stages", "step_parts", "steps", "tiers", "tracks",
+        "_asynchronous", "_direct", "_end_call", "_end_priority", "_flight", "_given_up", "_hooked", "_lean",
+        "_max_run", "_moved", "_own_queue", "_price", "_runs", "_start", "_unseen", "_waits", "after_ns", "another",
+        "cache_log", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token", "late_log",
+        "limits", "model", "name", "num_assigned", "num_layers", "num_steps", "output_tokens", "parts", "pauses",
+        "platform", "returns_together", "role", "scheduler", "scrapes", "stack", "stages", "step_parts", "steps",
+        "tiers", "tracks",
     )
 
     def __init__(
@@ -77,7 +78,9 @@ class LLMClient(LLMReadings):
         frontend_ns: tuple[int, float, int] = (0, 0.0, 0), parts: tuple[ClientPart, ...] = (),
     ) -> None:
         self.env, self.index, self.name = env, index, name
-        self.scheduler, self.hardware = scheduler, hardware
+        self.scheduler, self.hardware, self._asynchronous = scheduler, hardware, scheduler.asynchronous
+        # Serves all runs; no other event has its priority, so that it needs no number.
+        self._end_priority, self._end_call = STEP_END + index, [self._on_end]
         self.model, self.role, self.platform = model, role, platform
         generations = {"both": ("generate", "prefill", "decode"), "prefill": ("generate", "prefill"),
                        "decode": ("decode",)}[role]
@@ -109,12 +112,21 @@ class LLMClient(LLMReadings):
         self.returns_together = scheduler.returns_together
         self.scrapes = None               # values for scrapers, made for the first one
         self.cache_log = None             # events of its prefix cache, made for a router that asks
+        self.parts: tuple[ClientPart, ...] = ()
         # An empty engine for a replica that starts again; its group's `fleet` sets it.
         self.another: Callable[[], tuple[LLMScheduler, tuple[ClientPart, ...]]] | None = None
-        self.parts: tuple[ClientPart, ...] = ()
+        self._attach(parts)
+
+    def _attach(self, parts: tuple[ClientPart, ...]) -> None:
+        """Let parts join, and note what none of them asks for."""
+        self.parts = ()
         for part in parts:
             part.attach(self)
         self._hooked = self._has_hooks()
+        self._price.settle(self.hardware, self.step_parts)
+        # whether sequences go to the engine at once, and rows of runs leave out what only parts bring about
+        self._direct = not parts and not self.stack.before_ns and not self.stack.token_ns
+        self._lean = self._price.step_ns is not None and not self.scheduler.parts
 
     def _has_hooks(self) -> bool:
         """Whether something beside the scheduler hears of the ends of runs, or plans them."""
@@ -143,10 +155,8 @@ class LLMClient(LLMReadings):
         self._flight, self._unseen, self._waits = Flight(), Unseen(), Waits()
         self._waits.stalls = stalls
         self._price, self.step_parts = Pricing(self.hardware), StepParts()
-        self.parts, self.tiers = (), ()
-        for part in parts:
-            part.attach(self)
-        self._hooked = self._has_hooks()
+        self.tiers = ()
+        self._attach(parts)
 
     @property
     def free_at_ns(self) -> int:
@@ -194,6 +204,8 @@ class LLMClient(LLMReadings):
         """Return why the client can never serve a stage, or None."""
         limits = self.limits
         prompt, output = limits.fits
+        if stage.prompt_tokens <= prompt and stage.target_tokens <= output and stage.branches is None:
+            return None
         if stage.prompt_tokens + stage.target_tokens > limits.max_model_len:   # as `vllm serve` does
             return (f"{stage.prompt_tokens} prompt and {stage.target_tokens} output tokens are more than its "
                     f"max_model_len of {limits.max_model_len}")
@@ -211,6 +223,9 @@ class LLMClient(LLMReadings):
 
     def submit(self, stage: Generation) -> None:
         """Take a sequence (with its KV, if `stage.transferred`)."""
+        if self._direct and not self._given_up.outside:
+            self._take(stage)
+            return
         if self.parts and not stage.transferred:
             self.expect(stage)
         stack = self.stack
@@ -234,19 +249,19 @@ class LLMClient(LLMReadings):
             for number in range(first, len(self.parts)):
                 if self.parts[number].keeps(self, stage, partial(self._accept, stage, number + 1)):
                     return
+        self._take(stage)
+
+    def _take(self, stage: Generation) -> None:
         if stage.max_new_tokens:   # otherwise it ends with the tokens that it asked for, as a prefill alone does
             left = self.limits.max_model_len - stage.prompt_tokens
             if left < stage.max_new_tokens:
                 stage.max_new_tokens = left
             stage.stops_early = (
                 stage.target_tokens < stage.max_new_tokens and not stage.hands_over and self.role != "prefill")
-        self._take(stage)
-
-    def _take(self, stage: Generation) -> None:
         scheduler, flight = self.scheduler, self._flight
         if self.scrapes is not None:
             self.scrapes.note()
-        if scheduler.asynchronous:
+        if self._asynchronous:
             self._unseen.late.append((self.env._now, stage))
         elif stage.branches is None:
             scheduler.enqueue(stage)
@@ -284,8 +299,9 @@ class LLMClient(LLMReadings):
     def _note_moved(self, free_before: int) -> None:
         """Account for blocks taken or freed from outside, possibly in the middle of a run."""
         pool, group, plan = self.scheduler.pool, self.scheduler.group, self._flight.plan
-        ended = 0 if plan is None or self._flight.planned == 1 else self.steps_done()
-        if plan is None or not ended or pool.free_blocks == free_before:
+        if plan is None or self._flight.planned == 1 or pool.free_blocks == free_before:
+            return
+        if not (ended := self.steps_done()):
             return
         since = self.steps.view[self.steps.pos + ended - 1] - self._flight.start_ns
         moved = self._moved
@@ -386,7 +402,7 @@ class LLMClient(LLMReadings):
         self._given_up.in_step.clear()   # what leaves with the step in flight leaves now
         plan, ended, planned = flight.plan, self.steps_done(), flight.planned
         if plan is not None:
-            flight.end = None
+            flight.end_ns = -1
             since = flight.start_ns
             if ended:
                 since = self.steps.view[self.steps.pos + ended - 1]
@@ -508,11 +524,10 @@ class LLMClient(LLMReadings):
                 plan = self._plan_after(plan)
         env = self.env
         now = env._now
-        if scheduler.waiting or scheduler.holding or scheduler.left or waits.stalled_ns >= 0 or (
+        # a reason that is left is of the wait that ends now
+        if waits.reason or scheduler.waiting or scheduler.holding or scheduler.left or (
                 self._own_queue and scheduler.num_waiting):
             waits.note(scheduler, plan, now)
-        else:
-            waits.reason = 0
         if plan is None:
             return
         flight.plan, flight.start_ns = plan, now
@@ -524,25 +539,16 @@ class LLMClient(LLMReadings):
             steps.reserve(num_steps)
             pos, last = 0, num_steps
         if num_steps == 1:
-            parts, history = self.step_parts, price.history
-            held_up = flight.held_up = parts.held_up_ns(self, plan) if parts.holds else 0
-            for seq, _n in plan.prefills:
-                if seq.start_ns < 0:
-                    seq.start_ns = now
-            load_ns = parts.load_ns(self, plan) if parts.loads else 0
-            if parts.stages is None:
-                ns = self.hardware.step_ns(plan) if parts.drafter is None else parts.drafter.step_ns(plan)
-                ns += load_ns
-                if history is not None:
-                    if plan.prefill_tokens:
-                        ns = history.step_ns(plan, ns, now)
-                    if now > flight.ended_ns:
-                        ns += history.idle_ns
-                end = now + held_up + ns
-            else:
-                end = parts.stages.end_ns(self, plan, now + held_up, load_ns)
-            if plan.prefills and self.events.prefill is not None:
-                self.events.prefill(self, plan.prefills, end)
+            prefills = plan.prefills
+            if price.step_ns is None or self.step_parts.loads:
+                end = self.step_parts.end_of_step(self, plan, now)
+            else:   # nothing holds it up
+                for seq, _n in prefills:
+                    if seq.start_ns < 0:
+                        seq.start_ns = now
+                end = now + price.step_ns(plan)
+            if prefills and self.events.prefill is not None:
+                self.events.prefill(self, prefills, end)
             steps.view[pos] = end
             if self.tracks:
                 flight.step_range = end - now, end - now
@@ -562,9 +568,8 @@ class LLMClient(LLMReadings):
                 ends = steps.view[pos:last].tolist()
                 spans = list(map(sub, ends, [now, *ends]))
                 flight.step_range = min(spans), max(spans)
-        call: Call = [self._on_end]   # `Clock.call_at`, inlined
-        flight.end = call
-        heappush(env._queue, (end, STEP_END + self.index, next(env._eid), call))  # type: ignore[misc]
+        flight.end_ns = end
+        heappush(env._queue, (end, self._end_priority, 0, self._end_call))  # type: ignore[misc]
         if self.tracks:
             for track, position in self.tracks:
                 track.moved(position, self)
@@ -579,17 +584,17 @@ class LLMClient(LLMReadings):
         boundary = bisect_left(steps.view, self.env._now, pos, pos + flight.planned)
         if boundary - pos + 1 < flight.planned:
             flight.planned = boundary - pos + 1
-            flight.end = self.env.call_at(steps.view[boundary], STEP_END + self.index, self._on_end)
+            end = flight.end_ns = steps.view[boundary]
+            heappush(self.env._queue, (end, self._end_priority, 0, self._end_call))  # type: ignore[misc]
 
     def _on_end(self, call: Call) -> None:
-        flight, env = self._flight, self.env
-        if call is not flight.end:
+        now, flight = self.env._now, self._flight
+        if now != flight.end_ns:
             return   # the run was cut
-        flight.end = None
-        now = env._now
+        flight.end_ns = -1
         self._complete(now)
         if self._start is None:
-            queue = env._queue
+            queue = self.env._queue
             if not queue or queue[0][0] > now:   # no other event at this instant
                 self._begin()
             else:
@@ -607,7 +612,7 @@ class LLMClient(LLMReadings):
         self.num_steps = first + count
         if flight.futile and plan.sampled:
             flight.futile = 0
-        if scheduler.asynchronous:
+        if self._asynchronous:
             self._unseen.seen_ns = self.steps.view[self.steps.pos + count - 2] if count > 1 else flight.start_ns
         self.steps.pos += count
         if not plan.decodes and self.pauses is not None:
@@ -659,7 +664,7 @@ class LLMClient(LLMReadings):
     def _record(self, plan: Plan, first: int, count: int, now: int) -> None:
         """Record that `count` steps of `plan` have run, from step number `first` on."""
         scheduler, flight, log = self.scheduler, self._flight, self._runs
-        pool, late, waiting = scheduler.pool, self._unseen.late, self.stack.at_host
+        pool, waiting, pos = scheduler.pool, self.stack.at_host, log.pos
         waits, moved, stopped_ns = self._waits, self._moved, 0
         stopped = waits.reason
         if stopped:
@@ -668,22 +673,26 @@ class LLMClient(LLMReadings):
                 stopped = stopped_ns = 0
         sampled, decodes = plan.sampled - plan.again, plan.decode_seqs
         self.emitted += sampled * count
-        if scheduler.waiting or scheduler.holding or late:   # most runs have nobody waiting: no calls then
-            waiting += len(scheduler.waiting) + len(scheduler.holding) + len(late)
-        pos = log.pos
-        if plan.prefill_seqs or plan.preempted or plan.embed_tokens:
+        if scheduler.waiting or scheduler.holding or self._asynchronous:   # in most runs nobody waits
+            waiting += len(scheduler.waiting) + len(scheduler.holding) + len(self._unseen.late)
+        if not self._lean or plan.preempted or plan.embed_tokens:
             log.write(
                 log.buffer, pos, self.index, flight.start_ns, now, first, count, decodes, plan.decode_ctx,
                 plan.decode_ctx_max, sampled, decodes + plan.prefill_seqs, waiting, pool.num_blocks - pool.free_blocks,
-                stopped, stopped_ns, flight.held_up, plan.lora_tokens, plan.lora_adapters,
-                plan.prefill_seqs, plan.prefill_tokens, plan.prefill_past, plan.prefill_attn, len(plan.preempted),
-                plan.embed_tokens, plan.embedded,
+                stopped, stopped_ns, plan.prefill_seqs, plan.prefill_tokens, plan.prefill_past, plan.prefill_attn,
+                len(plan.preempted), plan.embed_tokens, plan.embedded, flight.held_up, plan.lora_tokens,
+                plan.lora_adapters,
+            )
+        elif plan.prefill_seqs:
+            log.write_longer_head(
+                log.buffer, pos, self.index, flight.start_ns, now, first, count, decodes, plan.decode_ctx,
+                plan.decode_ctx_max, sampled, decodes + plan.prefill_seqs, waiting, pool.num_blocks - pool.free_blocks,
+                stopped, stopped_ns, plan.prefill_seqs, plan.prefill_tokens, plan.prefill_past, plan.prefill_attn,
             )
         else:
             log.write_head(
                 log.buffer, pos, self.index, flight.start_ns, now, first, count, decodes, plan.decode_ctx,
                 plan.decode_ctx_max, sampled, decodes, waiting, pool.num_blocks - pool.free_blocks, stopped, stopped_ns,
-                flight.held_up, plan.lora_tokens, plan.lora_adapters,
             )
         if moved.now:
             moved.in_runs.append((len(log), moved.now))

@@ -112,8 +112,10 @@ class LLMReadings:
 
     def _steps_started(self) -> int:
         """Return the steps of the run in flight that have started. At a step's end the next one has not."""
-        steps = self.steps
-        return bisect_left(steps.view, self.env._now, steps.pos, steps.pos + self._flight.planned - 1) - steps.pos + 1
+        steps, planned = self.steps, self._flight.planned
+        if planned == 1:
+            return 1
+        return bisect_left(steps.view, self.env._now, steps.pos, steps.pos + planned - 1) - steps.pos + 1
 
     def seek_answers(self) -> None:
         """See `hermes.core.client.Streaming`."""

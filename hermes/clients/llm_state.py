@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hermes.core.clock import Call
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.hardware.base import HardwareModel
-from hermes.hardware.config import history_of, write_ends_of
+from hermes.hardware.base import HardwareModel, StepStats
+from hermes.hardware.config import history_of, prices, write_ends_of
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
 
@@ -37,19 +37,18 @@ class Flight:
         start_ns: Its start, or that of the latest run.
         step_range: Its shortest and longest step; known if the client is tracked.
         held_up: Time in which the serving stack delays it.
-        end: Event of its end.
+        end_ns: Its end; -1 if no step runs.
         ended_ns: End of the run before; -1 before the first.
         futile: How many times in a row a sequence that ran alone has preempted itself.
     """
 
-    __slots__ = ("end", "ended_ns", "futile", "held_up", "plan", "planned", "start_ns", "step_range")
+    __slots__ = ("end_ns", "ended_ns", "futile", "held_up", "plan", "planned", "start_ns", "step_range")
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
         self.planned = self.start_ns = self.held_up = self.futile = 0
         self.step_range = (1, 1)
-        self.end: Call | None = None
-        self.ended_ns = -1
+        self.end_ns = self.ended_ns = -1
 
 
 class Pricing:
@@ -58,13 +57,21 @@ class Pricing:
     Attributes:
         write_ends: Function of the hardware model that prices short runs; None if it has none.
         history: What earlier steps cost later ones; None if they cost nothing.
+        step_ns: Function of the hardware model that prices single steps; None if a part or the history has a say.
     """
 
-    __slots__ = ("history", "write_ends")
+    __slots__ = ("history", "step_ns", "write_ends")
 
     def __init__(self, hardware: HardwareModel) -> None:
         self.write_ends = write_ends_of(hardware)
         self.history = history_of(hardware)
+        self.step_ns: Callable[[StepStats], int] | None = None
+
+    def settle(self, hardware: HardwareModel, parts: StepParts) -> None:
+        """Note, once its parts are known, who prices a client's single steps."""
+        if not parts.holds and self.history is None and parts.drafter is parts.stages is None and prices(
+                hardware, "step_ns"):
+            self.step_ns = hardware.step_ns
 
 
 class StepParts:
@@ -104,6 +111,25 @@ class StepParts:
         for part in self.loads:
             total += part.load_ns(client, plan)
         return total
+
+    def end_of_step(self, client: LLMClient, plan: Plan, now: int) -> int:
+        """Return the end of a single step that starts now, with what parts and history add to its time; note its
+        start."""
+        flight, history = client._flight, client._price.history
+        held_up = flight.held_up = self.held_up_ns(client, plan) if self.holds else 0
+        for seq, _n in plan.prefills:
+            if seq.start_ns < 0:
+                seq.start_ns = now
+        load_ns = self.load_ns(client, plan) if self.loads else 0
+        if self.stages is not None:
+            return self.stages.end_ns(client, plan, now + held_up, load_ns)
+        ns = load_ns + (client.hardware.step_ns(plan) if self.drafter is None else self.drafter.step_ns(plan))
+        if history is not None:
+            if plan.prefill_tokens:
+                ns = history.step_ns(plan, ns, now)
+            if now > flight.ended_ns:
+                ns += history.idle_ns
+        return now + held_up + ns
 
 
 class Limits:

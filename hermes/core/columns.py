@@ -103,23 +103,25 @@ class RowLog:
 
     `add(*row)` writes one row. The hot path inlines it:
     `log.write(log.buffer, log.pos, *row); log.pos += log.size`, and `log.flush()` when `log.pos == log.limit`.
-    `write_head` writes the fields of the head alone; the others are 0.
+    `write_head` and `write_longer_head` write the fields of a head alone; the others are 0.
     """
 
     def __init__(
-        self, fields: tuple[str, ...], narrow: frozenset[str] = frozenset(), head: tuple[str, ...] = (),
+        self, fields: tuple[str, ...], narrow: frozenset[str] = frozenset(),
+        heads: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
     ) -> None:
         """
         Args:
             fields: In the order of `columns`.
             narrow: Fields that `columns` keeps in 32 bits: a product of two of them must fit as well.
-            head: Fields that a row begins with; the others follow in their order.
+            heads: Fields that a row begins with, twice: the longer head begins with the other one. The rest follows in
+                the order of `fields`.
         """
         self.fields, self.narrow = fields, narrow
-        self._places = {name: i for i, name in enumerate([*head, *(name for name in fields if name not in head)])}
+        self._places = {name: i for i, name in enumerate(dict.fromkeys((*heads[1], *fields)))}
         row = struct.Struct(f"{len(fields)}q")
         self.write, self.size, self.limit = row.pack_into, row.size, row.size * _ROWS
-        self.write_head = struct.Struct(f"{len(head)}q").pack_into
+        self.write_head, self.write_longer_head = (struct.Struct(f"{len(head)}q").pack_into for head in heads)
         self.buffer = bytearray(self.limit)
         self.pos = 0
         self._packed: list[list[npt.NDArray[np.integer]]] = []

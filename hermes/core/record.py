@@ -77,13 +77,14 @@ _RUN_NARROW = frozenset((
 ))   # kept in 32 bits
 _RUN_HEAD = (
     "client", "start_ns", "end_ns", "first_step", "num_steps", "decode_seqs", "decode_ctx", "decode_ctx_max", "sampled",
-    "running", "waiting", "used_blocks", "stopped", "stopped_ns", "overhead_ns", "lora_tokens", "lora_adapters",
-)   # all that a run of pure decode steps has
+    "running", "waiting", "used_blocks", "stopped", "stopped_ns",
+)   # all that most runs of pure decode steps have; and, in the second head, most steps with prefills
+_RUN_HEADS = (_RUN_HEAD, (*_RUN_HEAD, "prefill_seqs", "prefill_tokens", "prefill_past", "prefill_attn"))
 
 
 def run_log() -> RowLog:
     """Return a log for runs of steps."""
-    return RowLog(RUN_FIELDS, _RUN_NARROW, _RUN_HEAD)
+    return RowLog(RUN_FIELDS, _RUN_NARROW, _RUN_HEADS)
 
 
 RUN_COLUMNS = (*RUN_FIELDS, "kv_block_ns")   # blocks in use times ns, from the step log: `hermes.clients.block_time`

@@ -279,7 +279,12 @@ class Coordinator:
         if seq is None:
             self._dispatch_task(request, client, stage)
             return
-        reason = self._refusal(client, seq)
+        if self._that_plan:
+            reason = self._refusal(client, seq)
+        else:   # the same, without the calls
+            seq.hands_over, seq.target_tokens = False, seq.output_tokens
+            if (reason := client.refusal(seq)) is not None:
+                reason = f"{client.name}: {reason}"
         if reason is not None:
             for part in self._observers:
                 part.observed("refused", client, seq)
@@ -336,10 +341,9 @@ class Coordinator:
     def _refusal(self, client: Client, stage: Generation) -> str | None:
         """Return why `client` cannot serve a generation, or None. Sets the tokens that it is to emit there."""
         stage.hands_over, stage.target_tokens = False, stage.output_tokens
-        if self._that_plan:
-            for part in self._that_plan:
-                if (reason := part.plans(stage, client)) is not None:
-                    return reason
+        for part in self._that_plan:
+            if (reason := part.plans(stage, client)) is not None:
+                return reason
         reason = client.refusal(stage)
         return None if reason is None else f"{client.name}: {reason}"
 

@@ -61,10 +61,10 @@ class StageRows:
                  *, repeats: bool = False) -> None:
         """Write the row of a sequence, or of one branch of generation `group`. repeats: Whether another row counts its
         cached tokens and preemptions."""
-        log, first_step, last_step = self.log, -1, -1
+        log, request, first_step, last_step = self.log, stage.request, -1, -1
         lead = stage if stage.branches is None else stage.branches.lead
         asked = lead.original or lead
-        if asked.background or stage.request.background:
+        if asked.background or request.background:
             self.unawaited[len(log)] = asked
         if self.attempts is not None:
             self.attempts.append(stage.attempt)
@@ -74,13 +74,14 @@ class StageRows:
                 stage.segments.append((stage.emit_step, stage.join_tick, client.decode_clock()))
                 self.gaps[len(log)] = stage.segments
             last_step = first_step + emitted - 1 if client.returns_together else client.num_steps - 1
+        pos = log.pos
         log.write(
-            log.buffer, log.pos, stage.request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns,
+            log.buffer, pos, request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns,
             stage.first_token_ns, self.env._now, stage.prompt_tokens, emitted, first_step, last_step,
             0 if repeats else stage.preemptions, 0 if repeats else stage.cached_tokens, group, branch,
         )
-        log.pos += log.size
-        if log.pos == log.limit:
+        log.pos = pos = pos + log.size
+        if pos == log.limit:
             log.flush()
 
     def branch(self, client: Client, stage: Generation, kind: str, emitted: int, index: int) -> None:

@@ -52,7 +52,7 @@ class LLMScheduler:
 
     # Beyond 30 attributes Python looks all of them up in a dict at each use. The dict is for others' attributes.
     __slots__ = (
-        "__dict__", "_counts", "_run", "_split", "ahead", "engine", "fcfs", "group", "holding", "left",
+        "__dict__", "_counts", "_plain", "_run", "_split", "ahead", "engine", "fcfs", "group", "holding", "left",
         "max_num_batched_tokens", "max_num_seqs", "num_admissions", "num_preemptions", "partial", "parts", "pool",
         "running", "stopped", "waiting",
     )
@@ -95,6 +95,7 @@ class LLMScheduler:
             keeps_stopped=self.keeps_stopped,
         )
         self._counts = grows and not pool.caching and not pool.by_block   # the group's blocks are a number alone
+        self._plain = self._counts and type(pool) is BlockPool   # and those of a sequence without branches too
         self.num_preemptions = 0
         self.num_admissions = 0   # times that a sequence joined running, again after each preemption; branches too
         self.parts: tuple[SchedulerPart, ...] = ()   # what options add to its loop
@@ -182,7 +183,8 @@ class LLMScheduler:
             if plan.taken < num_steps:
                 pool = self.pool
                 if self._counts and not plan.taken:
-                    pool.free_blocks -= group.blocks_for(num_steps)
+                    pool.free_blocks -= (group.crossing[group.clock % group.block_size] if num_steps == 1
+                                         else group.blocks_for(num_steps))
                 elif plan.taken or not group.grows or pool.by_block or group.looked_up or pool.log is not None:
                     self.take_blocks(plan, num_steps)
                 else:
@@ -200,9 +202,11 @@ class LLMScheduler:
                 finished += emitted
                 if len(finished) > 1:
                     finished.sort(key=run_order)
-        for seq in finished:
-            if not seq.stops_early or not self.keeps_stopped:
-                del self.running[seq]
+        if finished:
+            running = self.running
+            for seq in finished:
+                if not seq.stops_early or not self.keeps_stopped:
+                    del running[seq]
         if self._split:
             self._start_branches(finished)
         return finished

@@ -112,43 +112,42 @@ class ChunkedScheduler(LLMScheduler):
     def wants_cut(self, seq: Generation) -> bool:
         if self.adaptive and not self.whole_must_fit:
             return True   # one more eligible sequence shortens the head's chunk, which may then fit
-        return LLMScheduler.wants_cut(self, seq)   # `super` costs as much as all the rest
+        return seq.branches is not None or (len(self.running) < self.max_num_seqs and (   # the base's, without a call
+            not self.fcfs or len(self.waiting) <= 1 or bool(self.holding)))
 
     # -- the common case -------------------------------------------------------------------------------------------
 
     def _lockstep_plan(self, max_steps: int) -> Plan | None:
         """Return a plan from the group's aggregates; None, without any change, if a sequence would get fewer tokens."""
-        group, pool = self.group, self.pool
-        n_decodes, partial, free = group.n, self.partial, pool.free_blocks
+        group, pool, partial = self.group, self.pool, self.partial
+        n_decodes = group.n
         if len(partial) + n_decodes != len(self.running):
             raise AssertionError("running sequences out of step with the decode group")
         budget = self.max_num_batched_tokens - n_decodes
-        if budget < 0:
+        blocks = group.crossing[group.clock % group.block_size]   # `blocks_for(1)`; 0 without decodes
+        free = pool.free_blocks - blocks
+        if budget < 0 or free < 0:
             return None
         cap = self._cap() if self.threshold else 0
-        blocks = group.crossing[group.clock % group.block_size]   # `blocks_for(1)`; 0 without decodes
-        free -= blocks
-        if free < 0:
-            return None
-        plan = Plan()
         chunks: list[tuple[Generation, int]] = []
-        for seq in sorted(partial, key=run_order) if len(partial) > 1 else partial:
-            n = seq.num_tokens - seq.num_computed
-            if 0 < cap < n:
-                n = cap
-            if n > budget:
-                # The newest running sequence takes the rest of the budget. Any other one would reduce the share of the
-                # sequences behind it.
-                if not budget or seq is not next(reversed(self.running)):
+        if partial:
+            for seq in sorted(partial, key=run_order) if len(partial) > 1 else partial:
+                n = seq.num_tokens - seq.num_computed
+                if 0 < cap < n:
+                    n = cap
+                if n > budget:
+                    # The newest running sequence takes the rest of the budget. Any other one would reduce the share of
+                    # the sequences behind it.
+                    if not budget or seq is not next(reversed(self.running)):
+                        return None
+                    n = budget
+                budget -= n
+                free -= max(0, pool.blocks_for(seq.num_computed + n) - seq.num_blocks)
+                if free < 0:
                     return None
-                n = budget
-            budget -= n
-            free -= max(0, pool.blocks_for(seq.num_computed + n) - seq.num_blocks)
-            if free < 0:
-                return None
-            chunks.append((seq, n))
+                chunks.append((seq, n))
         if n_decodes:
-            plan.decodes = True
+            plan = Plan(n_decodes, group.ctx, group.clock + group.max_base if group.max_known else group.longest)
             if self._counts:
                 plan.taken = 1
                 pool.free_blocks -= blocks
@@ -156,6 +155,8 @@ class ChunkedScheduler(LLMScheduler):
                 self._take_in_order(plan, chunks)
             else:
                 self.take_blocks(plan, 1)
+        else:
+            plan = Plan()
         # Blocks are taken in running order, in which members of the group and chunks mix. Which of them takes which
         # block has no effect: a block loses its hash in any case.
         for seq, n in chunks:
@@ -165,13 +166,11 @@ class ChunkedScheduler(LLMScheduler):
             seq.num_computed = past + n
         if self.waiting or self.holding:
             self._admit_waiting(plan, budget, budget, cap)
-        if n_decodes:
-            self.plan_decodes(plan)
-            if not plan.prefills:   # the next sequence cannot be admitted before another is done
-                steps = self.steps_of_run(max_steps)
-                if group.looked_up and (self.waiting or self.holding):   # it may find a block that an answer fills
-                    steps = min((step - 1 for step, *_ in group.fills(1, steps)), default=steps)
-                plan.num_steps = max(1, steps)   # the first step has its blocks
+        if n_decodes and not plan.prefills:   # the next sequence cannot be admitted before another is done
+            steps = self.steps_of_run(max_steps)
+            if group.looked_up and (self.waiting or self.holding):   # it may find a block that an answer fills
+                steps = min((step - 1 for step, *_ in group.fills(1, steps)), default=steps)
+            plan.num_steps = max(1, steps)   # the first step has its blocks
         return plan
 
     def _take_in_order(self, plan: Plan, chunks: list[tuple[Generation, int]]) -> None:
@@ -191,7 +190,7 @@ class ChunkedScheduler(LLMScheduler):
 
         rows: Rows of the input that are left; not fewer than the budget, unless drafting takes some.
         """
-        pool, running, limited = self.pool, self.running, self._limited
+        pool, running, limited, plain = self.pool, self.running, self._limited, self._plain
         waiting, holding = self.waiting, self.holding
         slots = self.max_num_seqs - len(running) - len(self._ending)
         spare, lookahead = self.draft_rows, self.lookahead
@@ -229,13 +228,25 @@ class ChunkedScheduler(LLMScheduler):
                     return
                 n = most
             held = past + n + lookahead
-            need = pool.missing_blocks(seq, seq.num_tokens if self.whole_must_fit and held < seq.num_tokens else held)
+            whole = seq.num_tokens if self.whole_must_fit and held < seq.num_tokens else held
+            alone = plain and seq.common is None   # its blocks are a number: `BlockPool`'s methods, inlined
+            if alone:
+                need = -(-whole // pool.block_size) - seq.num_blocks
+                if need < 0:
+                    need = 0
+            else:
+                need = pool.missing_blocks(seq, whole)
             if running or self._ending:
                 need += self.watermark_blocks
             if need > pool.free_blocks:
                 self.stopped = self._out_of_blocks() if limited else _KV_MEMORY
                 return
-            if lookahead:
+            if alone:
+                need = -(-held // pool.block_size) - seq.num_blocks
+                if need > 0:
+                    pool.free_blocks -= need
+                    seq.num_blocks += need
+            elif lookahead:
                 pool.admit(seq, held, min(past + n, seq.num_tokens))
             else:
                 pool.admit(seq, held)

@@ -254,9 +254,10 @@ class DecodeGroup:
                 seq.num_tokens = computed + 1
                 if self.grows:
                     seq.num_blocks = -(-computed // bs)
-                if seq in self.looked_up:
-                    del self.looked_up[seq], self.filling[(self.in_flight - base) % bs][seq]
-                if self.late is not None:
-                    self.late.commit(seq, computed - self.in_flight)
+                if self.pool is not None:
+                    if seq in self.looked_up:
+                        del self.looked_up[seq], self.filling[(self.in_flight - base) % bs][seq]
+                    if self.late is not None:
+                        self.late.commit(seq, computed - self.in_flight)
                 done.append(seq)
         return done

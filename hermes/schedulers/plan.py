@@ -24,13 +24,14 @@ class Plan(StepStats):
 
     __slots__ = ("again", "decodes", "num_steps", "preempted", "prefills", "taken")
 
-    def __init__(self) -> None:
+    def __init__(self, decode_seqs: int = 0, decode_ctx: int = 0, decode_ctx_max: int = 0) -> None:
+        """Plan a step of so many members of the decode group, with their contexts."""
         # No base constructor call: a plan is made for every run of steps.
         self.prefill_seqs = self.prefill_tokens = self.prefill_past = self.prefill_attn = 0
-        self.decode_seqs = self.decode_ctx = self.decode_ctx_max = self.sampled = 0
+        self.decode_seqs = self.sampled = decode_seqs
+        self.decode_ctx, self.decode_ctx_max, self.decodes = decode_ctx, decode_ctx_max, decode_seqs > 0
         self.embed_tokens = self.embedded = self.prefill_max = self.drafts = self.lora_tokens = self.lora_adapters = 0
         self.prefills: list[tuple[Generation, int]] = []
-        self.decodes = False
         self.num_steps = 1
         self.preempted: list[Generation] = []
         self.taken = self.again = 0

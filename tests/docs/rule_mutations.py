@@ -270,7 +270,7 @@ ABORT_MUTATIONS = [
 ]
 STOPS = ("ends",)   # recordings of STOP_MUTATIONS
 STOP_MUTATIONS = [
-    Mutation("25", "a stop token is known beforehand, as the last of the tokens asked for is", K, "_accept",
+    Mutation("25", "a stop token is known beforehand, as the last of the tokens asked for is", K, "_take",
              r"stage\.stops_early = \(", "stage.stops_early = False and (", "ends/stop-roomy-async-51000"),
     Mutation("25", "the step that is scheduled already leaves it out", A, "plan", r"if not self\._leaving:",
              "if self._unseen: self._let_go(None)\n    if not self._leaving:", "ends/stop-tight-async-51010"),

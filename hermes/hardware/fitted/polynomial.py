@@ -104,6 +104,7 @@ class PolynomialModel:
                 for part, names, floor in parts if not _contains(mixed, part)
             ]
         self._prefill_step, self._prefill_run, _ends, _ = self.prefill
+        self._mixed_step = self.mixed.step
         self._decode_step, self._decode_run, self.write_ends, _ = self.decode
 
     @property
@@ -117,7 +118,7 @@ class PolynomialModel:
         if not stats.decode_seqs:
             return self._prefill_step(stats)
         if stats.prefill_tokens:
-            ns = self.mixed.step(stats)
+            ns = self._mixed_step(stats)
             for bound in self.bounds:
                 ns = max(ns, bound.step(stats))
             return ns
