@@ -21,6 +21,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from hermes.compiled import mypyc_attr
 from hermes.core.block_hashes import ConversationText, name_runs, named_runs
+from hermes.core.generation import Generation
 from hermes.memory.blocks import BlockHolder, BlockPool
 from hermes.memory.segments import Chain, FreeQueue, Segment, SegmentIndex
 
@@ -277,7 +278,7 @@ class PrefixBlockPool(BlockPool):
             chain.next_name()
         if chain.runs is None:
             return True
-        content = getattr(seq, "content", None)
+        content = seq.content if isinstance(seq, Generation) else None
         return self.log is None and type(content) is ConversationText and content.awaited
 
     # -- giving back ---------------------------------------------------------------------------------------------
