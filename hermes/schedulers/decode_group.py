@@ -130,7 +130,8 @@ class DecodeGroup:
     def clear(self) -> list[Generation]:
         """Take out all members (in order of admission), and update their own counts."""
         members = sorted(self.members, key=_run_order)
-        clock, bs, hashed = self.clock, self.block_size, bool(self.looked_up) or self.late is not None
+        clock, bs, grows = self.clock, self.block_size, self.grows
+        hashed = bool(self.looked_up) or self.late is not None
         for seq in members:
             computed = clock + seq.base
             if hashed:
@@ -138,7 +139,7 @@ class DecodeGroup:
             else:   # `_restore`, inlined
                 seq.num_computed = computed
                 seq.num_tokens = computed + 1
-                if self.grows:
+                if grows:
                     seq.num_blocks = -(-computed // bs)
             seq.grouped = False
         self.members.clear()
