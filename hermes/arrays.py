@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AnyArray", "BoolArray", "FloatArray", "IntArray", "exp", "log", "log1p", "log2", "power"]
+__all__ = ["BoolArray", "FloatArray", "IntArray", "exp", "log", "log1p", "log2", "power"]
 
 AnyArray = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
