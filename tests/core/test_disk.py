@@ -36,7 +36,7 @@ def logged(rows: list[tuple[int, ...]], most: int) -> dict[str, np.ndarray]:
         patched.setattr(columns, "_ROWS", 8)
         patched.setattr(disk, "_CHUNK", 3)
         patched.setenv(MOST_ROWS, str(most))
-        log = RowLog(("a", "b", "c"), frozenset("b"), ("c",))
+        log = RowLog(("a", "b", "c"), frozenset("b"), (("c",), ("c",)))
         for row in rows:
             log.add(row[2], *row[:2])   # the head first
         return log.columns()
