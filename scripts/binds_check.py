@@ -609,7 +609,8 @@ def simulate(data: Data, widened: str = "") -> tuple[RunRecord, Any]:
     simulation = build(scenario)
     for one in simulation.clients if widened else ():
         if one.name == widened or one.name.rpartition("-")[0] == widened:
-            one.hardware, one._price.write_ends = Wider(one.hardware), None  # type: ignore[attr-defined]
+            one.hardware = Wider(one.hardware)  # type: ignore[attr-defined]
+            one._price.write_ends = one._price.step_ns = None  # type: ignore[attr-defined]
     return simulation.run(), scenario
 
 
