@@ -1,12 +1,12 @@
 """Check of the answer of `hermes size`: other seeds, longer arrivals, and one client less.
 
 A simulation is one sample. Near a limit its p99 misses with one seed and holds with the next. So the cheapest layout is
-simulated with three other seeds, and with arrivals up to three times as long where there are less than 20,000 requests.
-If a seed misses the SLO and others meet it, or the share of requests beyond the limit is too near to the allowed one,
-three more seeds and longer arrivals decide. If one of them misses, the layout gets a client more, and the layout that
-is then the cheapest is checked. If all seeds meet it, one client less is simulated likewise, until a seed misses,
-unless the search saw it miss for certain; if all seeds meet the SLO with it, it is the answer. What certainly misses is
-simulated no further.
+simulated with three other seeds (two, if it is near a limit and both miss), and with arrivals up to three times as long
+where there are less than 20,000 requests. If a seed misses the SLO and others meet it, or the share of requests beyond
+the limit is too near to the allowed one, three more seeds and longer arrivals decide. If one of them misses, the layout
+gets a client more, and the layout that is then the cheapest is checked. If all seeds meet it, one client less is
+simulated likewise, until a seed misses, unless the search saw it miss for certain; if all seeds meet the SLO with it,
+it is the answer. What certainly misses is simulated no further.
 
 The search has one seed. Another layout whose answer is a client more than it needs must not lose by that: where it
 would cost no more than the answer with one client less, and the search did not see it miss for certain, it is simulated
