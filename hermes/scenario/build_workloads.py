@@ -74,8 +74,7 @@ def build_requests(scenario: Scenario, base_dir: Path, pipelines: list[list[Weig
                    clients: list[Any]) -> Requests:
     """Return the requests of all workloads."""
     found = Requests([], [], [])
-    steady = scenario.gateway is None and all(   # with other roles, longer runs change the last digit of some joules
-        client.value_of("fleet") is None and client.value_of("role") in (None, "both") for client in scenario.clients)
+    steady = scenario.gateway is None and all(client.value_of("fleet") is None for client in scenario.clients)
     first_id = first_number = 0
     for i, (config, entries) in enumerate(zip(scenario.workload, pipelines, strict=True)):
         with inside(f"workload.{i}"):

@@ -1,9 +1,10 @@
-"""Answers that nobody reads before they have ended are hashed when they end: nothing else changes."""
+"""Answers that nobody reads before they have ended are hashed when they end: no time and no count changes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,5 +59,7 @@ def test_results_are_those_of_hashing_while_they_decode(scenario: dict[str, Any]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(PrefixBlockPool, "answers_alone", as_they_decode)
         early = hermes.simulate(scenario)
-    assert late.requests.equals(early.requests)
-    assert late.stages.equals(early.stages)
+    for one, other in ((late.requests, early.requests), (late.stages, early.stages)):
+        assert one.drop(columns="energy_j").equals(other.drop(columns="energy_j"))
+        # joules are summed over runs of steps, which late hashing cuts less often: the last digit may differ
+        np.testing.assert_allclose(one["energy_j"], other["energy_j"], rtol=1e-12)
