@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -59,14 +58,15 @@ def certain_miss(scenario: Scenario, times: float) -> CertainMiss | None:
     return CertainMiss(limits, slo.percentile, times)
 
 
-@dataclass
 class _Open:
     """A request under way, the generation that serves it, the client that has it, and when it may be late at first."""
 
-    request: Request
-    seq: Generation | None = None
-    client: Client | None = None
-    due_ns: float = 0.0
+    __slots__ = ("client", "due_ns", "request", "seq")
+
+    def __init__(self, request: Request, due_ns: float) -> None:
+        self.request, self.due_ns = request, due_ns
+        self.seq: Generation | None = None
+        self.client: Client | None = None
 
 
 class CertainMiss(DispatchPart):
@@ -99,6 +99,9 @@ class CertainMiss(DispatchPart):
         self.need = self.total - math.floor(self.percentile / 100 * (self.total - 1)) + 1
         self._every = self._until_check = max(self.total // CHECKS, 1)
         self._state = {metric: bytearray(self.total) for metric in self.limits}
+        self._judged = [(metric, limit, self._state[metric]) for metric, limit in self.limits.items()]
+        self._whole_ns = NS_PER_S * min((self.limits[name] for name in self.limits if name != "tpot"), default=math.inf)
+        self._token_ns = NS_PER_S * self.limits.get("tpot", math.inf)
         self._count = dict.fromkeys(self.limits, 0)
         self._ask_again = dict.fromkeys(self.limits, self.need)
 
@@ -118,8 +121,12 @@ class CertainMiss(DispatchPart):
     # -- hooks -------------------------------------------------------------------------------------------------------
 
     def arrived(self, request: Request) -> None:
-        self._open[request.id] = _Open(request)
-        self._tick()
+        tokens, due_ns = request.output_tokens, self._whole_ns
+        decoded_ns = self._token_ns * (tokens - 1 if tokens > 2 else 1)
+        self._open[request.id] = _Open(request, request.arrival_ns + (decoded_ns if decoded_ns < due_ns else due_ns))
+        self._until_check -= 1
+        if not self._until_check:
+            self._check()
 
     def begins(self, stage: Stage, client: Client) -> None:
         if isinstance(stage, Generation):
@@ -131,20 +138,22 @@ class CertainMiss(DispatchPart):
         one.seq, one.client = twin, target
 
     def finished(self, request: Request) -> None:
-        one = self._open.pop(request.id)
-        now = self.coordinator.env._now
-        if self.coordinator.status[request.id] == STATUS_REJECTED:
-            for metric in self.limits:
-                self._note(metric, request.id, LATE)
+        one, coordinator = self._open.pop(request.id), self.coordinator
+        if coordinator.status[request.id] == STATUS_REJECTED:
+            for metric, _, states in self._judged:
+                if states[request.id] == UNKNOWN:
+                    states[request.id] = LATE
+                    self._count[metric] += 1
         else:
-            self._look(one, now, over=True)
-        self._tick()
+            self._look(one, coordinator.env._now, over=True)
+        self._until_check -= 1
+        if not self._until_check:
+            self._check()
 
     # -- lateness ----------------------------------------------------------------------------------------------------
 
-    def _tick(self) -> None:
-        self._until_check -= 1
-        if self._until_check or self.found:
+    def _check(self) -> None:
+        if self.found:
             return
         self._until_check, now = self._every, self.coordinator.env._now
         for one in self._open.values():
@@ -165,34 +174,33 @@ class CertainMiss(DispatchPart):
     def _end(self, tick: Tick) -> None:
         self.coordinator.env.halt()
 
-    def _note(self, metric: str, number: int, state: int) -> None:
-        states = self._state[metric]
-        if states[number] == UNKNOWN:
-            states[number] = state
-            self._count[metric] += state == LATE
-
     def _look(self, one: _Open, now: int, *, over: bool) -> None:
         """Note what is known of a request. over: Whether it is completed now, when its user has the last token."""
-        request, first = one.request, self._first_ns(one.seq, one.client)
-        since = request.arrival_ns
-        one.due_ns = math.inf
-        for metric, limit in self.limits.items():
-            if self._state[metric][request.id]:
+        since, number, seq = one.request.arrival_ns, one.request.id, one.seq
+        first, due_ns = self._first_ns(seq, one.client), math.inf
+        for metric, limit, states in self._judged:
+            if states[number]:
                 continue
-            begins, spans = since, 1
-            if metric == "e2e":
-                beyond, known = (now - since) / NS_PER_S > limit, over
+            begins, spans, known = since, 1, over
+            if metric == "tpot":
+                begins, beyond = now if first is None else first, False
+                if seq is not None and seq.output_tokens > 1:
+                    spans = seq.output_tokens - 1
+                    beyond = (now - begins) / spans / NS_PER_S > limit   # 0 before the first token
             elif metric == "ttft":
-                beyond = ((now if first is None else first) - since) / NS_PER_S > limit
                 known = first is not None
+                beyond = ((now if first is None else first) - since) / NS_PER_S > limit
             else:
-                tokens = one.seq.output_tokens if one.seq is not None else 0
-                beyond = first is not None and tokens > 1 and (now - first) / (tokens - 1) / NS_PER_S > limit
-                begins, spans, known = now if first is None else first, max(tokens - 1, 1), over
-            if beyond or known:
-                self._note(metric, request.id, LATE if beyond else ON_TIME)
+                beyond = (now - since) / NS_PER_S > limit
+            if beyond:
+                states[number] = LATE
+                self._count[metric] += 1
+            elif known:
+                states[number] = ON_TIME
             else:
-                one.due_ns = min(one.due_ns, begins + spans * limit * NS_PER_S)
+                late_ns = begins + spans * limit * NS_PER_S
+                due_ns = late_ns if late_ns < due_ns else due_ns
+        one.due_ns = due_ns
 
     def _first_ns(self, seq: Generation | None, client: Client | None) -> int | None:
         """Return when the user has the first token of a generation; None before its client has computed it."""
