@@ -83,6 +83,11 @@ def _unpriced(one: Assumption, scenario: Scenario, record: RunRecord) -> Assumed
             return None
         return Assumed(one.name, f"{one.default}; {sent:,.0f}/s are sent", one.alternative, method="not simulated",
                        listed=True)
+    if one.decides == "rules":
+        from hermes.scenario.unmet_rules import alike  # only schedulers with an engine's rules
+
+        if alike(scenario, one.settings, record):
+            return Assumed(one.name, one.default, one.alternative, method="exact")
     return Assumed(one.name, one.default, one.alternative, method="not simulated")
 
 

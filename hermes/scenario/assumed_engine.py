@@ -52,6 +52,6 @@ def of_version(client: Any, source: Source, number: int) -> Iterator[Assumption]
     stands_in = load_engine(client.engine or NEWEST_ENGINE).stands_in
     if stands_in:
         yield Assumption("scheduling rules", f"those of {stands_in} for {client.engine}", f"those of {OLDER_ENGINE}",
-                         {path: OLDER_ENGINE})
+                         {path: OLDER_ENGINE}, decides="rules")
     elif client.hardware.kind == "composed" and not source.chosen(path):
-        yield Assumption("engine version", NEWEST_ENGINE, OLDER_ENGINE, {path: OLDER_ENGINE})
+        yield Assumption("engine version", NEWEST_ENGINE, OLDER_ENGINE, {path: OLDER_ENGINE}, decides="rules")

@@ -47,7 +47,8 @@ class Assumption:
         default, alternative: In words, with figures.
         settings: Keys of the scenario that set the alternative: dotted paths to values; empty if none do.
         decides: What the default acts on, if a run may lack it and no change prices it: `""`, `KV memory` (`bytes`
-            less of it on each device), `prefix caches` (what a router knows of them), or `API servers`.
+            less of it on each device), `prefix caches` (what a router knows of them), `API servers`, or `rules` (of
+            an engine's version).
         hits: Whether the cached prompt tokens are one of its headlines.
     """
 
@@ -56,6 +57,6 @@ class Assumption:
     alternative: str
     settings: Mapping[str, Any]
     change: Change = Change()
-    decides: Literal["", "KV memory", "prefix caches", "API servers"] = ""
+    decides: Literal["", "KV memory", "prefix caches", "API servers", "rules"] = ""
     bytes: float = 0.0
     hits: bool = False
