@@ -7,7 +7,8 @@ long prompts, in adapters, drafts, ranks and copies of KV, and in their share of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,8 +17,6 @@ from hermes.hardware.descriptions.engines import load_engine
 from hermes.scenario.document import with_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hermes.clients.config import LLMClientConfig
     from hermes.core.record import RunRecord
     from hermes.scenario.schema import Scenario
@@ -25,12 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["alike"]
 
 
-def alike(scenario: Scenario, settings: Mapping[str, Any], record: RunRecord) -> bool:
+def alike(scenario: Scenario, settings: Mapping[str, object], record: RunRecord) -> bool:
     """Whether other engines of a scenario's clients would have run it alike; False where that is not certain.
 
-    Args:
-        settings: `clients.N.engine` -> the other engine.
-        record: The scenario's run, with these clients for the whole of it.
+    settings: `clients.N.engine` -> the other engine. record: The scenario's run.
     """
     if record.stages["preemptions"].any() or record.stages["cached_tokens"].any():
         return False
@@ -38,42 +35,28 @@ def alike(scenario: Scenario, settings: Mapping[str, Any], record: RunRecord) ->
         other = with_settings(scenario, settings)
     except InputError:   # the other engine lacks an option of the scenario
         return False
-    return all(one.model_dump() == after.model_dump() or (
-        _without_rules(one) and _same_settings(one, after) and _same_times(one, after) and _fits(other, number, record))
-        for number, (one, after) in enumerate(zip(scenario.clients, other.clients, strict=True)))
+    return all(_same(one, after) and _fits(other, number, record)
+               for number, (one, after) in enumerate(zip(scenario.clients, other.clients, strict=True)) if one != after)
 
 
-def _without_rules(client: LLMClientConfig) -> bool:
-    """Whether a client has no option whose rules depend on the version."""
-    options = client.scheduler
-    return (client.role == "both" and client.value_of("fleet") is None and not options.parts()
-            and not options.long_prefill_token_threshold and not options.adaptive_long_prefill_threshold
-            and not options.watermark and client.memory.kv_offload is None
-            and client.parallel.dp == client.parallel.pp == 1)
-
-
-def _same_settings(client: LLMClientConfig, other: LLMClientConfig) -> bool:
-    mine, its = client.model_dump(), other.model_dump()
+def _same(client: LLMClientConfig, other: LLMClientConfig) -> bool:
+    """Whether no option of a client has rules that depend on the version, and both engines take the same times."""
+    options, mine, its = client.scheduler, client.model_dump(), other.model_dump()
     for one in (mine, its):
         one["engine"] = one["hardware"]["engine"] = one["memory"]["utilization"] = None
-    return mine == its
-
-
-def _same_times(client: LLMClientConfig, other: LLMClientConfig) -> bool:
-    """Whether both engines take the same time for their own work, and launch the same kernels."""
-    mine, its = (load_engine(str(one.engine)) for one in (client, other))
-    return (mine.step, mine.all_reduce, mine.kernels, mine.frontend) == (
-        its.step, its.all_reduce, its.kernels, its.frontend)
+    times, others = ((each.step, each.all_reduce, each.kernels, each.frontend)
+                     for each in (load_engine(str(client.engine)), load_engine(str(other.engine))))
+    return mine == its and times == others and client.role == "both" and client.fleet is None and not (
+        options.parts() or options.long_prefill_token_threshold or options.adaptive_long_prefill_threshold
+        or options.watermark or client.memory.kv_offload or client.parallel.dp * client.parallel.pp > 1)
 
 
 def _fits(other: Scenario, number: int, record: RunRecord) -> bool:
     """Whether the blocks of another engine would have sufficed whenever a sequence was admitted or grew."""
-    client, source = other.clients[number], other.source
+    client, source, runs = other.clients[number], other.source, record.runs
     budget = client.engine_memory(source.hardware[number], source.base_dir)
-    names = set(client.names)
-    mine = np.array([place for place, info in enumerate(record.clients) if info.name in names])
-    runs = record.runs
+    mine = [place for place, info in enumerate(record.clients) if info.name in client.names]
     peak = max(int(runs["used_blocks"][np.isin(runs["client"], mine)].max(initial=0)),
                *(record.clients[place].peak_blocks_inside for place in mine))
-    longest = int(max((record.stages["prompt_tokens"] + record.stages["output_tokens"]).max(initial=0), 1))
+    longest = int((record.stages["prompt_tokens"] + record.stages["output_tokens"]).max(initial=1))
     return budget.windows is None and peak + longest // budget.block_size + 2 <= budget.num_blocks
