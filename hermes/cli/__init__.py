@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -116,6 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:   # the process is ours: imports make half a million objects, none of them garbage
         gc.set_threshold(100_000)
         atexit.register(gc.freeze)   # nor are they freed one by one at exit
+        if "calibrate" not in sys.argv:   # no command multiplies matrices that are worth a thread per core
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with guarded_streams(), warnings.catch_warnings():
         warnings.simplefilter("default", InputWarning)
         warnings.showwarning = shown_once()
