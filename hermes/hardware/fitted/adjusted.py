@@ -23,7 +23,7 @@ from pydantic import Field
 from hermes.arrays import FloatArray, IntArray
 from hermes.config import ConfigModel, Duration
 from hermes.hardware.base import HardwareModel, StepStats, VectorHardwareModel
-from hermes.hardware.config import history_of, name_of, prices
+from hermes.hardware.config import history_of, name_of, prices, write_ends_of
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.units import NS_PER_S
 
@@ -89,6 +89,9 @@ class AdjustedModel(VectorHardwareModel):
     def __init__(self, base: HardwareModel, change: StepAdjustment) -> None:
         self.base, self.change = base, change
         self.name = f"{name_of(base)}, adjusted"
+        self._base_ends = write_ends_of(base)
+        if self._base_ends is not None:
+            self.write_ends = self._write_ends
 
     @property
     def info(self) -> HardwareInfo:
@@ -102,6 +105,33 @@ class AdjustedModel(VectorHardwareModel):
         self._scale(ns, stats.prefill_tokens > 0, stats.decode_seqs > 0,
                     lambda alone: self.base.run_ns(alone(stats), num_steps))
         return np.asarray(ns / NS_PER_S + self._added_s(stats))
+
+    def step_ns(self, stats: StepStats) -> int:
+        """What `run_ns` gives for one step, in plain floats."""
+        base, change = self.base, self.change
+        ns = float(base.step_ns(stats))
+        if not (stats.prefill_tokens > 0 and stats.decode_seqs > 0):
+            ns *= change.prompts if stats.prefill_tokens > 0 else change.decodes
+        else:
+            shared = min(change.prompts, change.decodes)
+            ns *= shared
+            if change.prompts > shared:
+                ns += (change.prompts - shared) * base.step_ns(prompts_alone(stats))
+            if change.decodes > shared:
+                ns += (change.decodes - shared) * base.step_ns(decodes_alone(stats))
+        return max(round((ns / NS_PER_S + self._added_s(stats)) * NS_PER_S), 1)
+
+    def _write_ends(self, stats: StepStats, num_steps: int, ends: memoryview[int], pos: int, now_ns: int) -> int:
+        """Write the ends of a short run of decodes: those of the base from 0 on, and in their place its own."""
+        assert self._base_ends is not None
+        self._base_ends(stats, num_steps, ends, pos, 0)
+        factor, added_s, before = self.change.decodes, self._added_s(stats), 0
+        for index in range(pos, pos + num_steps):
+            end = ends[index]
+            ns = round(((end - before) * factor / NS_PER_S + added_s) * NS_PER_S)
+            ends[index] = now_ns = now_ns + (ns if ns > 1 else 1)
+            before = end
+        return now_ns
 
     def _scale(self, ns: FloatArray, prompts: bool, decodes: bool, price: Callable[[Alone], IntArray]) -> None:
         """Scale the base's times of a batch in place. price: The base's times of one kind of its work alone."""
