@@ -14,7 +14,6 @@ from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
-from simpy.events import ProcessGenerator
 
 from hermes.arrays import IntArray
 from hermes.core.block_hashes import (
@@ -26,7 +25,7 @@ from hermes.core.block_hashes import (
     PromptContent,
 )
 from hermes.core.client import Client, ClientView
-from hermes.core.clock import ARRIVAL, Acting, Call, Clock, Tick, happen
+from hermes.core.clock import ARRIVAL, Call, Clock
 from hermes.core.generation import Generation
 from hermes.core.request_table import RequestTable
 from hermes.core.stage import Stage
@@ -76,7 +75,7 @@ class Request:
     past_tokens = 0      # tokens of the past context that it needs, and that context's key: (population, number)
     context: tuple[str, int] | None = None
     fetches = 0          # fetches of its KV that drew whether they hit; numbers their random streams
-    answer: Tick | None = None   # its end (answered or rejected), if a user waits for it
+    answered: Callable[[], None] | None = None   # tells the user who waits for its end (answered or rejected)
     reads = False        # whether its user has a token of an offer before
     begun = False        # with a gateway: whether its user has a token of an attempt that is over
     tried: Generation | None = None   # its first sequence at an engine, if its client may offer it again
@@ -279,6 +278,57 @@ class _Gate:
         self.waiting: deque[Request] = deque()
 
 
+class _User:
+    """Submits the turns of a conversation, each when its user has thought about the answer before. In a closed loop the
+    user then takes the next request or conversation.
+
+    Args:
+        waiting: The beginnings that users of a closed loop take; None in an open loop.
+    """
+
+    __slots__ = ("_arrivals", "_ended", "_left", "_request", "_sends", "_waiting")
+
+    def __init__(self, arrivals: Arrivals, waiting: Iterator[Request] | None = None) -> None:
+        self._arrivals, self._waiting = arrivals, waiting
+        self._left: list[Request] | None = None   # later turns, the last one first
+        self._request: Request | None = None   # that the user thinks about
+        self._sends = self._ended = False
+
+    def submit(self, request: Request) -> None:
+        """Submit the first turn of a conversation, or a later one."""
+        if request.following is not None:
+            self._left = request.following
+        request.answered = self._answered
+        self._sends, self._ended = True, False
+        self._arrivals.due(request)
+        self._sends = False
+        if self._ended:   # it was rejected at once
+            self.go_on()
+
+    def _answered(self) -> None:
+        if self._sends:
+            self._ended = True
+        else:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Think about what comes next, if anything does."""
+        if self._left:
+            self._request = self._left.pop()
+        elif self._waiting is None:
+            return
+        else:
+            self._request = next(self._waiting, None)
+            if self._request is None:
+                self._arrivals.left()
+                return
+        self._arrivals.think(self._request, self._thought)
+
+    def _thought(self, call: Call) -> None:
+        assert self._request is not None
+        self.submit(self._request)
+
+
 class Arrivals:
     """Calls `begin(request)` for each request when it arrives.
 
@@ -303,38 +353,22 @@ class Arrivals:
                 self._open_loop(stream)
             else:
                 for _ in range(min(stream.table.users, len(stream.table))):
-                    Acting(self._env, self._user(stream))
+                    _User(self, self._waiting[stream]).go_on()
 
-    def _user(self, stream: Stream) -> ProcessGenerator:
-        """Run a user of a closed loop: take a request or a conversation, think, submit it, wait for its end, and take
-        the next, if one is left."""
-        for request in self._waiting[stream]:
-            yield self._thought(request)
-            yield from self._conversation(request)
-        if self.out_of_requests_ns < 0:
-            self.out_of_requests_ns = self._env._now
-
-    def _conversation(self, request: Request) -> ProcessGenerator:
-        """Submit a request, wait for the answer, think, submit the next turn, and so on to the last."""
-        following = request.following
-        while True:
-            answer = request.answer = self._env.pending()
-            self._due(request)
-            yield answer
-            if not following:
-                return
-            request = following.pop()
-            yield self._thought(request)
-
-    def _thought(self, request: Request) -> Tick:
-        """Return the event at which the user has thought, and submits a request."""
+    def think(self, request: Request, submit: Callable[[Call], None]) -> None:
+        """Call `submit` when the user has thought, and submits a request."""
         stream, due = request.stream, self._env._now
         think_ns = stream.table.think_ns
         if think_ns is not None:
             due += int(think_ns[request.id - stream.first_id])
         if stream not in self._gates:
             request.arrival_ns = self.times_ns[request.id] = due
-        return self._env.moment(due, ARRIVAL)
+        self._env.call_at(due, ARRIVAL, submit)
+
+    def left(self) -> None:
+        """Note that a user of a closed loop found no request left."""
+        if self.out_of_requests_ns < 0:
+            self.out_of_requests_ns = self._env._now
 
     def _open_loop(self, stream: Stream) -> None:
         requests = stream.beginnings()
@@ -351,10 +385,10 @@ class Arrivals:
                 env.call_at(upcoming.arrival_ns, ARRIVAL, arrive)
             if request is not None:
                 if request.following:
-                    Acting(env, self._conversation(request))
+                    _User(self).submit(request)
                     return
                 if gated:
-                    self._due(request)
+                    self.due(request)
                     return
                 begin(request)
 
@@ -374,10 +408,10 @@ class Arrivals:
                 self._env.tick_at(now, ARRIVAL, lambda tick: self._send(waited))
             else:
                 gate.free += 1
-        if request.answer is not None:
-            happen(request.answer)
+        if request.answered is not None:
+            request.answered()
 
-    def _due(self, request: Request) -> None:
+    def due(self, request: Request) -> None:
         """Send a request that is due now, unless its workload's gate holds it back."""
         gate = self._gates.get(request.stream)
         if gate is not None:
