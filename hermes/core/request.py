@@ -286,12 +286,11 @@ class _User:
         waiting: The beginnings that users of a closed loop take; None in an open loop.
     """
 
-    __slots__ = ("_arrivals", "_ended", "_left", "_request", "_sends", "_waiting")
+    __slots__ = ("_arrivals", "_ended", "_left", "_sends", "_waiting")
 
     def __init__(self, arrivals: Arrivals, waiting: Iterator[Request] | None = None) -> None:
         self._arrivals, self._waiting = arrivals, waiting
         self._left: list[Request] | None = None   # later turns, the last one first
-        self._request: Request | None = None   # that the user thinks about
         self._sends = self._ended = False
 
     def submit(self, request: Request) -> None:
@@ -313,20 +312,11 @@ class _User:
 
     def go_on(self) -> None:
         """Think about what comes next, if anything does."""
-        if self._left:
-            self._request = self._left.pop()
-        elif self._waiting is None:
-            return
-        else:
-            self._request = next(self._waiting, None)
-            if self._request is None:
-                self._arrivals.left()
-                return
-        self._arrivals.think(self._request, self._thought)
-
-    def _thought(self, call: Call) -> None:
-        assert self._request is not None
-        self.submit(self._request)
+        request = self._left.pop() if self._left else None if self._waiting is None else next(self._waiting, None)
+        if request is not None:
+            self._arrivals.think(request, lambda call: self.submit(request))
+        elif self._waiting is not None:
+            self._arrivals.left()
 
 
 class Arrivals:

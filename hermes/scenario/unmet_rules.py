@@ -56,7 +56,7 @@ def _fits(other: Scenario, number: int, record: RunRecord) -> bool:
     client, source, runs = other.clients[number], other.source, record.runs
     budget = client.engine_memory(source.hardware[number], source.base_dir)
     mine = [place for place, info in enumerate(record.clients) if info.name in client.names]
-    peak = max(int(runs["used_blocks"][np.isin(runs["client"], mine)].max(initial=0)),
-               *(record.clients[place].peak_blocks_inside for place in mine))
+    peak = max([int(runs["used_blocks"][np.isin(runs["client"], mine)].max(initial=0)),
+                *(record.clients[place].peak_blocks_inside for place in mine)])
     longest = int((record.stages["prompt_tokens"] + record.stages["output_tokens"]).max(initial=1))
     return budget.windows is None and peak + longest // budget.block_size + 2 <= budget.num_blocks

@@ -15,7 +15,7 @@ stage's, as the engine's other time is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar, cast
 
 import numpy as np
 from pydantic import Field
@@ -81,6 +81,7 @@ class _Parallel(HardwareModel, Protocol):
 
 
 Alone = Callable[[StepStats], StepStats]   # `prompts_alone` or `decodes_alone`
+N = TypeVar("N", float, FloatArray)   # nanoseconds, of one step or of several
 
 
 class AdjustedModel(VectorHardwareModel):
@@ -101,24 +102,16 @@ class AdjustedModel(VectorHardwareModel):
         return history_of(self.base)
 
     def run_seconds(self, stats: StepStats, num_steps: int) -> FloatArray:
-        ns = self.base.run_ns(stats, num_steps).astype(np.float64)
-        self._scale(ns, stats.prefill_tokens > 0, stats.decode_seqs > 0,
-                    lambda alone: self.base.run_ns(alone(stats), num_steps))
+        ns = self._scaled(self.base.run_ns(stats, num_steps).astype(np.float64), stats.prefill_tokens > 0,
+                          stats.decode_seqs > 0,
+                          lambda alone: self.base.run_ns(alone(stats), num_steps).astype(np.float64))
         return np.asarray(ns / NS_PER_S + self._added_s(stats))
 
     def step_ns(self, stats: StepStats) -> int:
         """What `run_ns` gives for one step, in plain floats."""
-        base, change = self.base, self.change
-        ns = float(base.step_ns(stats))
-        if not (stats.prefill_tokens > 0 and stats.decode_seqs > 0):
-            ns *= change.prompts if stats.prefill_tokens > 0 else change.decodes
-        else:
-            shared = min(change.prompts, change.decodes)
-            ns *= shared
-            if change.prompts > shared:
-                ns += (change.prompts - shared) * base.step_ns(prompts_alone(stats))
-            if change.decodes > shared:
-                ns += (change.decodes - shared) * base.step_ns(decodes_alone(stats))
+        base = self.base
+        ns = self._scaled(float(base.step_ns(stats)), stats.prefill_tokens > 0, stats.decode_seqs > 0,
+                          lambda alone: float(base.step_ns(alone(stats))))
         return max(round((ns / NS_PER_S + self._added_s(stats)) * NS_PER_S), 1)
 
     def _write_ends(self, stats: StepStats, num_steps: int, ends: memoryview[int], pos: int, now_ns: int) -> int:
@@ -133,18 +126,18 @@ class AdjustedModel(VectorHardwareModel):
             before = end
         return now_ns
 
-    def _scale(self, ns: FloatArray, prompts: bool, decodes: bool, price: Callable[[Alone], IntArray]) -> None:
-        """Scale the base's times of a batch in place. price: The base's times of one kind of its work alone."""
+    def _scaled(self, ns: N, prompts: bool, decodes: bool, price: Callable[[Alone], N]) -> N:
+        """Return the base's times of a batch, scaled. price: The base's times of one kind of its work alone."""
         change = self.change
         if not (prompts and decodes):
-            ns *= change.prompts if prompts else change.decodes
-            return
+            return ns * (change.prompts if prompts else change.decodes)
         shared = min(change.prompts, change.decodes)
-        ns *= shared
+        ns = ns * shared
         if change.prompts > shared:
-            ns += (change.prompts - shared) * price(prompts_alone)
+            ns = ns + (change.prompts - shared) * price(prompts_alone)
         if change.decodes > shared:
-            ns += (change.decodes - shared) * price(decodes_alone)
+            ns = ns + (change.decodes - shared) * price(decodes_alone)
+        return ns
 
     def _added_s(self, stats: StepStats) -> float:
         return self.change.fixed + self.change.per_seq * (stats.prefill_seqs + stats.decode_seqs)
@@ -160,30 +153,31 @@ class AdjustedParallel(AdjustedModel):
 
     def stages_ns(self, stats: StepStats) -> list[int]:
         """Return the nanoseconds of a batch in each pipeline stage; their sum is `step_ns`."""
-        ns = np.array(self.base.stages_ns(stats), dtype=np.float64)
-        self._scale(ns, stats.prefill_tokens > 0, stats.decode_seqs > 0,
-                    lambda alone: np.array(self.base.stages_ns(alone(stats)), dtype=np.int64))
+        ns = self._scaled(np.array(self.base.stages_ns(stats), dtype=np.float64), stats.prefill_tokens > 0,
+                          stats.decode_seqs > 0,
+                          lambda alone: np.array(self.base.stages_ns(alone(stats)), dtype=np.float64))
         return _adding_up_to(self.step_ns(stats), ns)
 
     def lockstep_ns(self, batches: Sequence[StepStats | None], num_steps: int) -> IntArray:
         """Return the durations of `num_steps` steps that all data-parallel ranks take together, int64."""
-        ns = self.base.lockstep_ns(batches, num_steps).astype(np.float64)
-        self._scale_common(ns, batches, lambda alone: self.base.lockstep_ns(_each(batches, alone), num_steps))
+        ns = self._scaled_common(
+            self.base.lockstep_ns(batches, num_steps).astype(np.float64), batches,
+            lambda alone: self.base.lockstep_ns(_each(batches, alone), num_steps).astype(np.float64))
         added = max((self._added_s(batch) for batch in batches if batch is not None), default=0.0)
         return np.maximum(np.rint((ns / NS_PER_S + added) * NS_PER_S).astype(np.int64), 1)
 
     def lockstep_stages_ns(self, batches: Sequence[StepStats | None]) -> list[int]:
         """Return the nanoseconds of one step of all ranks in each pipeline stage; their sum is `lockstep_ns`."""
-        ns = np.array(self.base.lockstep_stages_ns(batches), dtype=np.float64)
-        self._scale_common(ns, batches, lambda alone: np.array(
-            self.base.lockstep_stages_ns(_each(batches, alone)), dtype=np.int64))
+        ns = self._scaled_common(
+            np.array(self.base.lockstep_stages_ns(batches), dtype=np.float64), batches,
+            lambda alone: np.array(self.base.lockstep_stages_ns(_each(batches, alone)), dtype=np.float64))
         return _adding_up_to(int(self.lockstep_ns(batches, 1)[0]), ns)
 
-    def _scale_common(self, ns: FloatArray, batches: Sequence[StepStats | None],
-                      price: Callable[[Alone], IntArray]) -> None:
+    def _scaled_common(self, ns: FloatArray, batches: Sequence[StepStats | None],
+                       price: Callable[[Alone], FloatArray]) -> FloatArray:
         own = [batch for batch in batches if batch is not None]
-        self._scale(ns, any(batch.prefill_tokens > 0 for batch in own), any(batch.decode_seqs > 0 for batch in own),
-                    price)
+        return self._scaled(ns, any(batch.prefill_tokens > 0 for batch in own),
+                            any(batch.decode_seqs > 0 for batch in own), price)
 
 
 def _adding_up_to(total: int, stages: FloatArray) -> list[int]:
