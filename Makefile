@@ -27,8 +27,8 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 # what runs on the compiled build: contract suites, golden predictions, recorded schedules, random scenarios
 COMPILED_TESTS := tests/compiled tests/core tests/schedulers tests/memory tests/clients tests/routing tests/network tests/pipelines \
-  tests/services tests/plugins/orthrus tests/plugins/telerag tests/hardware tests/explore/test_certain_miss.py tests/scenario/test_golden.py \
-  tests/docs/test_extending.py
+  tests/services tests/plugins/orthrus tests/plugins/telerag tests/hardware tests/scenario/test_golden.py \
+  tests/docs/test_extending.py tests/explore/test_certain_miss.py
 ARGS   ?=
 JSON   ?=
 
